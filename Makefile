@@ -25,13 +25,13 @@ test: lint browser
 	$(BIN)/python -m pytest --ignore-glob='tests/test_ray_*' $(addprefix --ignore=,$(APART)); rest=$$?; \
 	wait $$apart; apart=$$?; cat .pytest_apart.log; exit $$((rest + apart))
 
-# What takes longer or needs more: Lightning, notebooks in a kernel, the site, the wheel in an empty environment, auctions
+# What takes longer or needs more: Lightning, the site, the wheel in an empty environment, auctions
 # of a million ads with every loss, longer simulations, long tables, more kills and failing disks.
 LONG := tests/test_lightning.py tests/test_site.py tests/test_distribution.py tests/test_documents.py tests/test_extremes.py \
 	tests/test_honest.py tests/test_keep_best.py tests/test_supply_chain.py tests/test_ingest.py tests/test_predict.py \
 	tests/paper/test_experiments.py tests/paper/test_theory_mutants.py tests/test_kills.py tests/test_soak.py
 test-long: $(INSTALLED) browser
-	$(INSTALL) -e '.[lightning,docs,notebooks,dist]'
+	$(INSTALL) -e '.[lightning,docs,dist]'
 	BIDWISE_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv -rs $(LONG)
 
 # The site, to be opened from the disk: runs/site/index.html.

@@ -8,7 +8,7 @@ chosen on validation rows, once by log loss and once by the welfare of clicks. S
 
     pip install -c constraints.txt -e '.[rivals]'
     python -m benchmarks.boosting [SEEDS] [WORLDS]      # such as: 0,1,2 tail
-    python -m benchmarks.boosting table                 # the table of docs/boosting.md
+    python -m benchmarks.boosting table                 # the table of docs/guides/boosting.md
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training on categories: what losses add to a step, vocabularies, batches from a file, and making the data.
 
-python -m benchmarks.categories          all cases, then docs/benchmarks.md
+python -m benchmarks.categories          all cases, then docs/results/benchmarks.md
 python -m benchmarks.categories steps    one of them: steps, vocabulary, loader, mapped, pipeline
 """
 

@@ -1,4 +1,4 @@
-"""Sections of docs/benchmarks.md measured on a GPU."""
+"""Sections of docs/results/benchmarks.md measured on a GPU."""
 
 from __future__ import annotations
 

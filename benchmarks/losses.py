@@ -1,6 +1,6 @@
 """Forward and backward of the pairwise losses: ours against plain n x n torch and torch.compile of it.
 
-python -m benchmarks.losses            all cases, then docs/benchmarks.md
+python -m benchmarks.losses            all cases, then docs/results/benchmarks.md
 python -m benchmarks.losses crossover  one of: memory, named, members, sizes, ragged, crossover
 """
 

@@ -1,6 +1,6 @@
 """Training on 1, 2 and 4 ranks of one machine: rows a second, and what a step sends.
 
-python -m benchmarks.ranks          measures, then docs/benchmarks.md and docs/scaling.svg
+python -m benchmarks.ranks          measures, then docs/results/benchmarks.md and docs/assets/scaling.svg
 
 Every rank has one thread. The batch is that of all ranks together, so that more ranks do the same work. What the
 machine could give at most is measured too: as many processes that train apart, each a model of its own.
@@ -127,7 +127,7 @@ def measured() -> list[dict[str, object]]:
 
 def figure(rows: list[dict[str, str]]) -> Path:
     """Rows a second by ranks, beside what as many cores would give."""
-    path = DOCS / "scaling.svg"
+    path = DOCS / "assets" / "scaling.svg"
     with matplotlib.style.context(["default", {**STYLE, "svg.hashsalt": "scaling"}]):
         page = Figure(figsize=(7.2, 3.8), layout="constrained", facecolor="white")
         axes = page.subplots(1, 2, sharey=True)

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md from the measured rows."""
+"""docs/results/benchmarks.md from the measured rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.harness import DOCS, RESULTS, read
 from benchmarks.rivals import CHOSEN_ON, METHODS, NEW
 
 
-def write_page() -> Path:
+def write_page(folder: Path = DOCS / "results") -> Path:
     """The page, from all results that exist."""
     parts = [HEAD]
     for name, (section, command) in SECTIONS.items():
@@ -21,7 +21,7 @@ def write_page() -> Path:
             where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {commits}"
             bench = "" if command.startswith(("device", "rivals")) else "`make bench` or "
             parts.append(section(rows) + f"\n\n*{bench}`python -m benchmarks.{command}`; {where}.*")
-    path = DOCS / "benchmarks.md"
+    path = folder / "benchmarks.md"
     part = path.with_suffix(".part")
     part.write_text("\n\n".join(parts) + "\n")
     part.replace(path)

@@ -1,6 +1,6 @@
 """Thirty repeats trained at once by `fit`, against one after the other in an ordinary torch loop.
 
-python -m benchmarks.training           all losses, then docs/benchmarks.md
+python -m benchmarks.training           all losses, then docs/results/benchmarks.md
 python -m benchmarks.training log_plus  some of them, printed and not written
 """
 

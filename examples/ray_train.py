@@ -1,8 +1,8 @@
 """Train one model on a Ray cluster: Ray Train starts the workers, and each calls `bidwise.train`, as with torchrun.
 
-Workers are ranks: they draw the same batches and each computes a part of every one (docs/cluster.md). All machines need
-the same version of bidwise, and must see the table and the run folder under the same absolute paths. The same command
-resumes a run that was cut off. Without a cluster Ray uses the cores of this machine.
+Workers are ranks: they draw the same batches and each computes a part of every one (docs/guides/scaling.md). All
+machines need the same version of bidwise, and must see the table and the run folder under the same absolute paths. The
+same command resumes an interrupted run. Without a cluster Ray uses the cores of this machine.
 
     pip install 'bidwise[ray]'
     python examples/own_table.py /shared

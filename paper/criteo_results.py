@@ -155,7 +155,7 @@ class CriteoConfig:
         return (self.lam,) if protocol == "converged" else self.lams
 
     def recipe(self, model: str, loss: str = BASELINE, lam: float | None = None, teacher: str | None = None) -> Recipe:
-        """How a model is trained; docs/criteo.md lists what differs from the paper."""
+        """How a model is trained; docs/results/paper.md lists what differs from the paper."""
         batch_size, epochs = PAPER_SETTINGS[model]
         batch_size, epochs = self.batch_size or batch_size, self.epochs or epochs
         if model == "dcn" and self.steps is not None:

@@ -99,7 +99,7 @@ def criteo_view(result: CriteoResult) -> Experiment:
             f"Differences are of {'expected' if data.known_ctr else 'realised'} welfare. One counts as measured only "
             "where its intervals over repeats (another training) and over auctions (other ads) both exclude 0; tables "
             "show the wider of the two.",
-            "No run repeats the paper’s training to the letter: docs/criteo.md lists what differs.",
+            "No run repeats the paper’s training to the letter: docs/results/paper.md lists what differs.",
         ],
     )
 

@@ -51,7 +51,7 @@ def test_the_size_of_auctions_goes_where_the_ads_go():
 def test_impossible_auctions_are_refused():
     with pytest.raises(InputError, match="auction_size must be at most the 23 ads, found 24"):
         some_ads(auction_size=24)
-    with pytest.raises(InputError, match="auction_size must be None for ads in auctions, whose offsets are known"):
+    with pytest.raises(InputError, match="auction_size must be None for ads in auctions: their offsets are known"):
         some_ads(auction_size=5, offsets=torch.tensor([0, 23]))
     with pytest.raises(InputError, match="auction_size must be at least 1, found 0"):
         some_ads(auction_size=0)

@@ -175,7 +175,7 @@ def test_lists_of_names_are_bags_and_other_lists_are_left_out():
     assert columns["same"].reason == "the same in all rows"
     assert (columns["empty"].missing, columns["words"].values) == (1.0, 2)
     assert columns["long"].reason.endswith(f"; the first {SLOTS} values of 5 longer lists")
-    with pytest.raises(bidwise.InputError, match="'words' must hold text or numbers"):
+    with pytest.raises(bidwise.InputError, match="'words' must contain text or numbers"):
         Facts.of(open_table(table)).columns([], categorical=["words"])
 
 
@@ -284,7 +284,7 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     other = train(commas, out=tmp_path / "commas", continue_from=run).table
     assert other.refresh.unknown["interests"] > 0.5
     assert any("of the values of 'interests'" in words for words in doubts(other))
-    with pytest.raises(bidwise.InputError, match="out must be another folder than the run that goes on"):
+    with pytest.raises(bidwise.InputError, match="out must be another folder than the run to continue"):
         train(today, out=run, continue_from=run)
     test = pl.read_parquet(tmp_path / "run" / "test.parquet")
     np.testing.assert_allclose(test["previous"], old.predict(today[test["row"].to_list()]), rtol=1e-6)

@@ -260,7 +260,7 @@ def test_arguments_that_mean_nothing_are_refused(options, message):
 
 def test_a_metric_has_auctions_or_their_size():
     for options in ({}, {"auctions": [0, 2], "auction_size": 2}):
-        with pytest.raises(bidwise.InputError, match="auction_size must be given where auctions are not"):
+        with pytest.raises(bidwise.InputError, match="auction_size must be given exactly if auctions are not"):
             welfare_metric([1.0, 2.0], **options)
 
 

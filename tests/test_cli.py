@@ -116,8 +116,8 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid"]
         ({"model_b": [0.5, 1.01] * 1200}, REAL, "a CTR must be in [0, 1]; per cent? divide by 100"),
         ({"slot": [9] * 2400}, [*REAL, "--position", "slot"], "column 'slot': found 9"),
         ({"click": ["0", "maybe"] * 1200}, REAL, "found 'maybe', which is no number; clicks are 0 or 1"),
-        ({}, ["--auction", "bid"], "bidwise: --auction must be a column of its own, not that of --bid, found 'bid'"),
-        ({}, [*REAL, "--ctr", "bid"], "bidwise: --bid must be a column of its own, not that of --ctr, found 'bid'"),
+        ({}, ["--auction", "bid"], "bidwise: --auction must be a column of its own, not also --bid, found 'bid'"),
+        ({}, [*REAL, "--ctr", "bid"], "bidwise: --bid must be a column of its own, not also --ctr, found 'bid'"),
         ({}, [*REAL, "--auction-size", "5"], "--auction must not be named with --auction-size"),
         ({}, ["--auction-size", "9999"], "--auction-size must be below the number of ads, 2,400, found 9,999"),
         ({}, [*REAL, "--slots", "1,2"], "--slots must be positive and must not rise"),
@@ -149,7 +149,7 @@ EARLY = [
     (["evaluate", "a.csv", "--ctr", "p", "--no-hedder"], "Unknown option: --no-hedder; did you mean --no-header?"),
     (["evaluate", "a.csv", "--zzz"], "Unknown option: --zzz; see bidwise evaluate --help"),
     (["train", "a.csv", "--epochs=5"], "Unknown option: --epochs; see bidwise train --help; settings without an "),
-    (["predict", "none", "ads.parquet"], "RUN must be a folder of bidwise train, found nothing at none"),
+    (["predict", "none", "ads.parquet"], "RUN must be a folder of bidwise train, found no folder at none"),
     (["predict", "ads.parquet", "ads.parquet"], "RUN must be a folder of bidwise train, found a file at ads.parqu"),
     (["export", "folder"], "RUN must be a folder of bidwise train, found no model in folder"),
     (["train", "none.toml"], "none.toml: no such file"),
@@ -158,7 +158,7 @@ EARLY = [
         ["evaluate", "ads.parquet", "--ctr", "model_a", "--click", "click", "--bid", "bidd"],
         "ads.parquet has no column 'bidd'; did you mean 'bid'?",
     ),
-    ([*TRAIN, "--continue", "none"], "--continue must be a folder of bidwise train, found nothing at none"),
+    ([*TRAIN, "--continue", "none"], "--continue must be a folder of bidwise train, found no folder at none"),
     ([*TRAIN, "--recipe", "best"], 'Invalid value "best" for --recipe'),
     ([*TRAIN, "--model", "xgb"], 'Invalid value "xgb" for --model'),
     ([*TRAIN, "--metric", "f1"], 'Invalid value "f1" for --metric'),
@@ -296,7 +296,7 @@ def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (terminal.Terminated, 143)])
-@pytest.mark.parametrize(("command", "words"), [("train", "the same command resumes it"), ("try", "nothing was writ")])
+@pytest.mark.parametrize(("command", "words"), [("train", "the same command resumes it"), ("try", "no file was writ")])
 def test_an_interrupted_command_says_what_became_of_it(stop, code, command, words, ads, tmp_path, monkeypatch, capsys):
     def stopped(*_, **__):
         raise stop
@@ -344,3 +344,12 @@ def test_logs_without_bids_are_evaluated_by_their_clicks(ads, tmp_path, monkeypa
     assert "All ads bid the same: auctions rank by CTR" in capsys.readouterr().out
     assert evaluate(monkeypatch, ads, "--auction", "auction", "--out", tmp_path / "one", bid="1") in (0, None)
     assert read(tmp_path / "none")["models"] == read(tmp_path / "one")["models"]
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_help_fits_two_screens_and_sets_rare_options_apart(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    bidwise_command(monkeypatch, command, "--help")
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) <= 96
+    assert shown.index("--click") < shown.index("─ Advanced ─") < shown.index("--separator")

@@ -247,11 +247,11 @@ def test_what_goes_wrong_alarms_and_nothing_else_does_so_in_health(changes, name
     [
         ("log", "rank / log loss gradient", {"bids": 1e3}, "Raise lam"),
         ("log", "rank / log loss gradient", {"bids": 1e-3}, "Lower lam"),
-        ("log", "effective pairs", {"clicks": 0.0}, "take a teacher"),
+        ("log", "effective pairs", {"clicks": 0.0}, "use a teacher"),
         ("log_teacher", "effective pairs", {"teacher": 0.0}, "constant teacher"),
         ("log_teacher", "effective pairs", {"teacher": 0.5, "bids": 1.0}, "constant teacher"),
         ("log_teacher", "effective pairs", {"logits": 0.0, "bids": 1.0}, "tie in eCPM"),
-        ("log", "effective pairs", {"offsets": torch.arange(21)}, "nothing to rank"),
+        ("log", "effective pairs", {"offsets": torch.arange(21)}, "No pairs to rank"),
     ],
 )
 def test_advice_follows_the_cause(loss, name, changes, advice):
@@ -269,7 +269,7 @@ def test_the_table_holds_every_finding_in_aligned_columns(batch, loss):
     first, header, *lines = str(found).splitlines()
     assert f"ads: {found.ads}," in first
     assert first.endswith(f": {len(found.alarms)}")
-    number, todo = header.index("number"), header.index("what to do")
+    number, todo = header.index("number"), header.index("advice")
     rows = []
     for line in lines:
         assert line == line.rstrip()
@@ -296,7 +296,7 @@ def test_no_ads(offsets):
     found = diagnose(nothing, nothing, nothing, offsets, teacher=nothing)
     assert found.ads == found.pairs == found.rank.gradient == found.log_loss == 0
     assert found.rank.top_gradient == 0
-    assert "There is nothing to rank" in str(found)
+    assert "No pairs to rank" in str(found)
 
 
 def test_only_sick_ads():

@@ -219,7 +219,7 @@ def test_cells_that_are_no_numbers_are_counted_and_named(tmp_path):
     assert "2 values are no number and missing, such as 'abc' in ads.csv, line 9" in column.reason
     values[8:20] = ["abc"] * 12
     assert decided({"x": values})["x"].use == "categorical"
-    with pytest.raises(bidwise.InputError, match=r"'x' must hold numbers to be numeric, found 14 of 1,000"):
+    with pytest.raises(bidwise.InputError, match=r"'x' must contain numbers to be numeric, found 14 of 1,000"):
         decided({"x": values}, numeric=["x"])
 
 

@@ -183,7 +183,7 @@ def test_few_clicks_are_not_held_out():
         ({"l2": -1.0}, {}, "l2 must be finite and no less than 0"),
         ({"lam": 1.0}, {}, "lam is of losses over pairs"),
         ({"validation_fraction": 1.0}, {}, r"validation_fraction must be in \[0, 1\), found 1.0"),
-        ({"numeric": ["brand"]}, {}, "column 'brand' must hold numbers to be numeric"),
+        ({"numeric": ["brand"]}, {}, "column 'brand' must contain numbers to be numeric"),
         ({"recipe": "log_plus"}, {}, "bid must be given for 'log_plus'"),
         ({}, {"bid": [1.0]}, r"bid must be one number for each of the 3,000 rows, found shape \(1,\)"),
         ({}, {"bid": np.zeros(3000)}, "bid must be finite and above 0, found 0 at row 0"),
@@ -255,7 +255,7 @@ def test_scikit_learn_is_imported_late_and_its_absence_explained():
 
 
 def test_the_page_runs():
-    page = Path(__file__).parent.parent / "docs" / "sklearn.md"
+    page = Path(__file__).parent.parent / "docs" / "guides" / "sklearn.md"
     names = {}
     with sklearn.config_context():
         for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):

@@ -441,9 +441,7 @@ def test_bad_options_are_named(options, message):
 
 def test_a_model_may_not_have_the_name_of_a_twin():
     table = ads_of(20)
-    with pytest.raises(
-        InputError, match=r"ctr must not name rough\+platt, which is what the calibrated rough is called"
-    ):
+    with pytest.raises(InputError, match=r"ctr must not name rough\+platt, the name of the calibrated rough"):
         evaluate(table | {"rough+platt": table["fine"]}, ctr=["rough", "rough+platt"], calibrate="platt")
 
 

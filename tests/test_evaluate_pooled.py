@@ -228,7 +228,7 @@ def test_few_pools_add_up_and_their_ads_are_drawn_anew():
     apart = [pooled(taken(table, some), "fine")[0] - pooled(taken(table, some), "rough")[0] for some in rows]
     values = np.concatenate([each.values.numpy() for each in apart])
     assert comparison(found).standard_error == pytest.approx(values.std(ddof=1) / math.sqrt(3_000))
-    assert "Intervals cover what other ads of the same pools would show" in " ".join(notes(found))
+    assert "Intervals apply to other ads of the same pools" in " ".join(notes(found))
 
 
 def test_many_pools_are_drawn_anew():
@@ -249,7 +249,7 @@ def test_many_pools_are_drawn_anew():
     assert (one.difference, one.standard_error) == (pytest.approx(difference), pytest.approx(error))
     alike = sizes.sum() ** 2 / (sizes**2).sum()
     assert (one.ci_high - one.difference) / error == pytest.approx(student_quantile(0.975, round(alike) - 1))
-    assert "Intervals cover what other pools would show" in " ".join(notes(found))
+    assert "Intervals apply to other pools" in " ".join(notes(found))
 
 
 def test_pools_that_are_all_too_small_are_refused():

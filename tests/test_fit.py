@@ -522,7 +522,7 @@ TRAIN, VALID = repeat(0, ads=50, auctions=2)
             "logits must have 3 variants first",
         ),
         ({"train": (TRAIN.features, TRAIN.clicks, TRAIN.bids)}, "train must be Ads, found tuple"),
-        ({"train": Ads(torch.zeros(0, 8), torch.zeros(0), torch.zeros(0))}, "train must hold ads, found none"),
+        ({"train": Ads(torch.zeros(0, 8), torch.zeros(0), torch.zeros(0))}, "train must contain ads, found none"),
         ({"train": replace(TRAIN, teacher=None), "loss": "log_plus_teacher"}, "train must have a teacher"),
         ({"train": replace(TRAIN, teacher=None), "loss": WelfareLoss(weighting=3.0)}, "train must have a teacher"),
         ({"valid": VALID.features}, "valid must be Ads, found Tensor"),

@@ -221,7 +221,7 @@ def test_a_plain_loader_feeds_a_loss(teacher, named):
 def test_samples_without_an_auction_are_refused():
     with pytest.raises(bidwise.InputError, match="found no auction among features, clicks, bids"):
         bidwise.collate_auctions([{"features": 1.0, "clicks": 0, "bids": 1.0}])
-    with pytest.raises(bidwise.InputError, match=r"samples must be features, .* teacher where .*, found 6 values"):
+    with pytest.raises(bidwise.InputError, match=r"samples must be features, .* teacher if .*, found 6 values"):
         bidwise.collate_auctions([(1.0, 0, 1.0, 7, 0.5, "slot 3")])
 
 
@@ -247,9 +247,9 @@ def test_ads_of_numpy_pandas_and_polars_columns_are_the_same():
 
 
 def test_ads_of_text_or_of_two_kinds_of_auctions_are_refused():
-    with pytest.raises(bidwise.InputError, match=r"features must hold numbers, found .*CTRClassifier"):
+    with pytest.raises(bidwise.InputError, match=r"features must contain numbers, found .*CTRClassifier"):
         Ads.of(pd.DataFrame({"site": ["a", "b"]}), [0, 1], [1.0, 1.0])
-    with pytest.raises(bidwise.InputError, match="auction must be None where offsets are given"):
+    with pytest.raises(bidwise.InputError, match="auction must be None if offsets are given"):
         Ads.of([[1], [2]], [0, 1], [1.0, 1.0], auction=[1, 1], offsets=[0, 2])
     with pytest.raises(bidwise.InputError, match="next to each other"):
         Ads.of([[1], [2], [3]], [0, 1, 0], [1.0, 1.0, 1.0], auction=[1, 2, 1])

@@ -107,20 +107,20 @@ def test_the_command_names_the_option(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     before, after = said.split("Training: log_loss")
     for text in (before + after.partition("\n\n")[0], after.partition("\n\n")[2].partition("AUC is")[0]):
-        assert "Column 'dwell' alone predicts the clicks with an AUC of" in text
+        assert "Column 'dwell' by itself predicts the clicks with an AUC of" in text
 
 
 def test_a_column_that_nearly_tells_the_clicks_is_a_warning(tmp_path):
     found = prepared(with_dwell(market(), honest=0.06), tmp_path)
     assert LEAK < found.facts.leaks["dwell"] < TELLS
-    assert any("'dwell' alone predicts the clicks" in text for text in doubts(found.facts))
+    assert any("'dwell' by itself predicts the clicks" in text for text in doubts(found.facts))
 
 
 def test_a_few_held_out_rows_that_a_column_orders_by_chance_stop_nothing(tmp_path):
     table = with_dwell(market(46, seed=3))  # of few held-out rows a column may be right by chance
     found = train(table, out=tmp_path, **ROLES, **QUICK)
     assert found.table.leaks["dwell"] == 1
-    assert any("'dwell' alone predicts the clicks" in text for _, text in verdict(found))
+    assert any("'dwell' by itself predicts the clicks" in text for _, text in verdict(found))
 
 
 def test_a_tiny_table_with_a_perfect_auc_is_doubted(tmp_path):

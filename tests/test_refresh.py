@@ -145,10 +145,10 @@ def test_both_models_are_tested_on_the_newest_rows_and_the_verdict_says_which_is
     out = tmp_path / "run"
     app(["train", str(table), "--continue", str(first), "--out", str(out)], result_action="return_value")
     said = capsys.readouterr().out
-    assert "The refreshed model is better than that of run on the newest ads." in said
+    assert "The refreshed model is better than the model of run on the newest ads." in said
     assert "1 value got ids of their own" in said
     assert "refreshed raises welfare by" in said
-    assert "is better than that of run" in (out / "report.html").read_text()
+    assert "is better than the model of run" in (out / "report.html").read_text()
     test = pl.read_parquet(out / "test.parquet")
     rows = day(1, 4000)[test["row"].to_numpy()]
     assert np.array_equal(test["previous"].to_numpy(), bidwise.load(first).predict(rows))
@@ -193,7 +193,7 @@ def test_what_cannot_go_on_is_refused(first, tmp_path):
     cases = [
         ({"continue_from": tmp_path / "none"}, "continue_from must be a folder of bidwise train"),
         ({"continue_from": first, "model": "deepfm"}, "must be a run of the same model"),
-        ({"continue_from": first, "recipe": "auto"}, "recipe must be left out where a run goes on"),
+        ({"continue_from": first, "recipe": "auto"}, "recipe cannot be combined with --continue"),
         ({"continue_from": first, "loss": "distilled"}, "loss must need no teacher"),
     ]
     for options, words in cases:
@@ -205,7 +205,7 @@ def test_what_cannot_go_on_is_refused(first, tmp_path):
 
 def test_what_options_would_change_of_the_columns_is_refused(first, tmp_path):
     for option, value in (("ignore", ["age"]), ("categorical", ["age"]), ("numeric", ["size"]), ("bins", 4)):
-        with pytest.raises(bidwise.InputError, match="must be left out where a run goes on"):
+        with pytest.raises(bidwise.InputError, match="cannot be changed with --continue"):
             train(day(1), out=tmp_path / "no", continue_from=first, **{option: value})
     with pytest.raises(bidwise.InputError, match="did not learn from, found 'age'"):
         train(day(1), out=tmp_path / "no", continue_from=first, weight="age")

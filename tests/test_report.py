@@ -141,7 +141,7 @@ def test_page_needs_nothing_else(pages, name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_missing_numbers_are_dashes_not_words(pages, name):
-    text = Page(pages[name].partition("Where these numbers come from")[0]).text
+    text = Page(pages[name].partition("Origin of these numbers")[0]).text
     assert not re.search(r"\b(None|nan|inf|NaN|null|undefined)\b", text)
 
 

@@ -62,7 +62,7 @@ def test_an_ensemble_serves_the_calibrated_mean_logit():
     torch.testing.assert_close(Ensemble(models)(ids), mean)
     torch.testing.assert_close(Ensemble(models, slope=0.5, intercept=-2.0)(ids), 0.5 * mean - 2)
     assert torch.equal(Ensemble(models[:1])(ids), models[0](ids))  # one as it is, to the last bit
-    with pytest.raises(bidwise.InputError, match="models must hold at least one model, found none"):
+    with pytest.raises(bidwise.InputError, match="models must contain at least one model, found none"):
         Ensemble([])
 
 
@@ -192,7 +192,7 @@ def test_a_search_trains_the_best_network_in_full(ads, valid, metric):
 
 
 def test_a_network_is_also_tried_beside_the_solved_regression(ads, valid, monkeypatch):
-    monkeypatch.setattr(search_module, "FEW", 0)
+    monkeypatch.setattr(search_module, "SOME", 0)
     told = []
     network = replace(DEEP, learning_rate=0.05, epochs=2)
     recipes = [network, SOLVED]
@@ -213,12 +213,19 @@ def test_a_network_is_also_tried_beside_the_solved_regression(ads, valid, monkey
 def test_the_solved_regression_is_taken_unless_another_is_better_beyond_doubt(ads, valid, monkeypatch):
     lazy = replace(PLAIN, learning_rate=1e-9, epochs=4)  # learns nothing
     network = replace(DEEP, learning_rate=0.05, epochs=4)
+    monkeypatch.setattr(search_module, "FEW", 10**6)
     for sure in (True, False):
         monkeypatch.setattr(search_module, "_as_good", lambda *_, sure=sure: not sure)
         search, _ = searched([lazy, replace(SOLVED, l2=10.0), network], ads, valid, VALUES)
         assert (search.chosen == 2) != sure
-    monkeypatch.setattr(search_module, "FEW", int(valid.clicks.sum()))  # enough of them
+    monkeypatch.setattr(search_module, "SOME", int(valid.clicks.sum()))  # enough of them
     assert searched([replace(SOLVED, l2=10.0), network], ads, valid, VALUES)[0].chosen != 1
+
+
+def test_the_mean_of_both_is_taken_where_some_clicks_would_choose_by_chance(ads, valid, monkeypatch):
+    monkeypatch.setattr(search_module, "_as_good", lambda *_: True)
+    search, (first, *_) = searched([replace(DEEP, learning_rate=1e-9), SOLVED], ads, valid, VALUES)
+    assert (search.chosen, first.recipe.beside) == (3, True)
 
 
 def test_a_search_stays_within_its_budget():

@@ -246,7 +246,7 @@ def test_an_export_is_a_graph_and_its_encoder(file, run):
     session = scoring.Scorer(file).session
     assert [(x.name, x.shape, x.type) for x in session.get_inputs()] == [("ids", ["ads", 6], "tensor(int64)")]
     assert [(x.name, x.shape) for x in session.get_outputs()] == [("ctr", ["ads"])]
-    page = (ROOT / "docs" / "serving.md").read_text()
+    page = (ROOT / "docs" / "guides" / "serving.md").read_text()
     assert [key for key in about if f"`{key}`" not in page] == []
 
 
@@ -353,7 +353,7 @@ print([name for name in {blocked} if sys.modules.get(name) is not None])
 
 
 def test_the_page_on_serving_quotes_the_benchmark():
-    page = (ROOT / "docs" / "serving.md").read_text()
+    page = (ROOT / "docs" / "guides" / "serving.md").read_text()
     with (ROOT / "benchmarks" / "results" / "serving.csv").open(newline="") as opened:
         rows = list(csv.DictReader(opened))
     many = {(row["method"], row["encoding"], row["model"]): row for row in rows if row["ads"] == "20000"}
@@ -370,7 +370,7 @@ def test_the_page_on_serving_runs(run, file, tmp_path, monkeypatch, capsys):
     (tmp_path / "runs" / "mine").symlink_to(run)
     monkeypatch.chdir(tmp_path)
     unseen(50).write_csv("new.csv")
-    page = (ROOT / "docs" / "serving.md").read_text()
+    page = (ROOT / "docs" / "guides" / "serving.md").read_text()
     names = {"new": unseen(50)}
     for language, block in re.findall(r"```(python|sh)\n(.*?)```", page, flags=re.DOTALL):
         if language == "python":

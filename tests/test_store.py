@@ -97,10 +97,10 @@ def test_damage_is_found(store):
     with pytest.raises(InputError, match=r"must have checksum .* the file was changed or damaged"):
         Store(store.folder, verify=True)
     path.write_bytes(whole[:-4])
-    with pytest.raises(InputError, match=r"bids\.npy must have the 168 bytes that store\.json tells, found 164 bytes"):
+    with pytest.raises(InputError, match=r"bids\.npy must have the 168 bytes stated in store\.json, found 164 bytes"):
         Store(store.folder)
     path.unlink()
-    with pytest.raises(InputError, match="found nothing; prepare the data again"):
+    with pytest.raises(InputError, match="found no file; prepare the data again"):
         Store(store.folder)
 
 

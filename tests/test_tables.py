@@ -190,7 +190,7 @@ def test_columns_are_named_not_passed(role):
         ({"ctr": ["spare"]}, "column 'spare': found 'not', which is no number"),
         ({"ctr": ["model,bid"]}, "has no column 'model,bid'; separate columns by spaces"),
         ({"ctr": ["model", "model"]}, "ctr must name every column once, found 'model' twice"),
-        ({"auction": "bid"}, "auction must be a column of its own, not that of bid, found 'bid'"),
+        ({"auction": "bid"}, "auction must be a column of its own, not also bid, found 'bid'"),
     ],
 )
 @pytest.mark.parametrize("kind", ["memory", "csv", "parquet"])
@@ -204,7 +204,7 @@ def test_bad_columns_are_named(tmp_path, options, message, kind):
     [
         ("none.csv", None, "none.csv: no such file"),
         ("empty.csv", b"", "found an empty file"),
-        ("header.csv", b"model,click,bid,auction\n", "must hold ads, found no rows"),
+        ("header.csv", b"model,click,bid,auction\n", "must contain ads, found no rows"),
         ("ads.parquet", b"model,click", "ads.parquet cannot be read"),
         ("ads.xlsx", b"PK", "must end in .parquet, .csv"),
         (
@@ -320,7 +320,7 @@ def test_several_columns_name_an_auction(tmp_path, kind):
     missing = table | {"request": ["r", "r", None, "r", "r", "s"]}
     with pytest.raises(InputError, match="column 'request': found no value; every ad needs an auction"):
         read(saved(tmp_path, kind, missing), auction=["day", "request"])
-    with pytest.raises(InputError, match="auction must be a column of its own, not that of bid, found 'bid'"):
+    with pytest.raises(InputError, match="auction must be a column of its own, not also bid, found 'bid'"):
         read(table, auction=["day", "bid"])
 
 
@@ -346,7 +346,7 @@ def test_propensities_are_probabilities_above_0():
     for wrong in (0.0, 1.01, -0.5):
         with pytest.raises(InputError, match=f"found {wrong:g}; a propensity must be above 0 and at most 1"):
             read(COLUMNS | {"p": [*some[:-1], wrong]}, propensity="p")
-    with pytest.raises(InputError, match="propensity must be a column of its own, not that of ctr"):
+    with pytest.raises(InputError, match="propensity must be a column of its own, not also ctr"):
         read(COLUMNS, propensity="model")
 
 
@@ -569,7 +569,7 @@ def test_times(values, shown):
         (["soon"], "must be a number, a date or text that begins with the year"),
         (["2024-05-01", "NA"], "row 1 .*: found no value; every ad needs a time"),
         ([1.0, None], "row 1 .*: found no value"),
-        ([[1]], "must hold dates"),
+        ([[1]], "must contain dates"),
     ],
 )
 def test_times_that_cannot_be_told(values, words):

@@ -169,7 +169,7 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(run, tmp_path):
     for _ in range(2):
         train(out=tmp_path / "run", config=tmp_path / "run" / "config.toml", opened=hear)
     assert "at most 4 epochs each" in heard[0]
-    assert f"The run in {tmp_path / 'run'} is finished; nothing is trained." in heard[1]
+    assert f"The run in {tmp_path / 'run'} is already finished; this is its result." in heard[1]
     assert "at most 4 epochs" not in heard[1]
     there, here = (torch.load(folder / "model.pt", weights_only=True) for folder in (run.folder, tmp_path / "run"))
     assert all(torch.equal(there[name], here[name]) for name in there)
@@ -213,7 +213,7 @@ def test_predict_refuses_what_it_cannot_use(run, table, tmp_path):
     for message, options in cases.items():
         with pytest.raises(bidwise.InputError, match=message):
             predict(run.folder, run.path, **options)
-    with pytest.raises(bidwise.InputError, match="run must be a folder of bidwise train, found nothing"):
+    with pytest.raises(bidwise.InputError, match="run must be a folder of bidwise train, found no folder"):
         predict(tmp_path / "none", run.path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(bidwise.InputError, match=r"run must be the folder of a finished run"):
@@ -408,7 +408,7 @@ def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
         assert page.startswith("<!doctype html>")
         for words in (
             "brand_id",
-            "whole numbers whose name says",
+            "whole numbers with a name of codes",
             "On test",
             "Over the epochs",
             "Which columns matter",
@@ -467,7 +467,7 @@ def test_tables_that_are_too_small_are_refused(table, tmp_path):
         train(table.head(30), out=tmp_path / "run", **ROLES, **SMALL)
     with pytest.raises(bidwise.InputError, match=r"table must have at least 20 auctions to be split .* found \d+"):
         train(table.head(60), out=tmp_path / "run", **ROLES, **SMALL, auction="auction")
-    with pytest.raises(bidwise.InputError, match="table must hold ads, found no rows"):
+    with pytest.raises(bidwise.InputError, match="table must contain ads, found no rows"):
         train(table.head(0), out=tmp_path / "run", **ROLES, **SMALL)
     late = table.with_columns(click=(pl.col("time") > table["time"].quantile(0.92)).cast(int))
     with pytest.raises(bidwise.InputError, match=r"clicks and other ads in its training rows, found that none of the"):
@@ -532,7 +532,7 @@ def test_the_command_says_what_it_does_and_what_is_next(run, tmp_path, capsys, m
     said = capsys.readouterr().out
     for expected in (
         "brand_id  categorical",
-        "whole numbers whose name says",
+        "whole numbers with a name of codes",
         "training",
         "columns, on cpu",
         "ads of the test, its AUC is",

@@ -168,7 +168,7 @@ def test_an_evaluation_has_no_signature(host):
         ("s3://ads/none.parquet", "s3://ads/none.parquet: no such file"),
         ("s3://ads/none.csv", "s3://ads/none.csv: no such file"),
         ("s3://ads/none-*.csv", "s3://ads/none-*.csv: no file has such a name"),
-        ("s3://ads/empty.csv", "s3://ads/empty.csv must hold ads, found an empty file"),
+        ("s3://ads/empty.csv", "s3://ads/empty.csv must contain ads, found an empty file"),
         ("s3://ads/broken.parquet", "s3://ads/broken.parquet cannot be read: parquet: "),
         ("s3://ads/log.xlsx", "s3://ads/log.xlsx must end in .parquet, .csv"),
         ("s3://ads/", "for all files of a folder name a pattern, s3://ads/*.parquet"),
@@ -270,7 +270,9 @@ def test_a_pattern_on_disk_and_a_file_with_the_marks_of_one(table, tmp_path):
     parts = [table[9:20], table[20:], table[:9]]  # by name: a1, a2, a[1]
     assert open_table(tmp_path).frame().equals(pl.concat(parts).cast(pl.String))
     table.write_parquet(tmp_path / "b.parquet")
-    with pytest.raises(bidwise.InputError, match=r"found .csv and .parquet in it; name those of one kind by a pattern"):
+    with pytest.raises(
+        bidwise.InputError, match=r"found .csv and .parquet in it; select files of one kind by a pattern"
+    ):
         open_table(tmp_path).frame()
 
 

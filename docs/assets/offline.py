@@ -1,11 +1,11 @@
-"""A hook of mkdocs: the theme's stand-in for workers comes from the network; ours lies beside the page."""
+"""A hook of mkdocs: the theme's stand-in for workers comes from the network; ours is next to the page."""
 
 import re
 from typing import Any
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Point the page to our stand-in, relative to where the page lies."""
+    """Point the page to our stand-in, relative to the page."""
     here = "../" * page.url.count("/")
     return re.sub(r"https://unpkg\.com/iframe-worker/shim", f"{here}assets/file_worker.js", output)
 

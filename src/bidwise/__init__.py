@@ -1,6 +1,6 @@
 """Click-through-rate models trained for the ad auction they serve.
 
-Names are imported when they are first used: torch alone takes seconds, and ``bidwise --help`` should not wait for it.
+Names are imported when they are first used: torch takes seconds, and ``bidwise --help`` should not wait for it.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Checks of tensors: every error names the argument, what was expected and what was found."""
+"""Checks of tensors: every error names the argument, the expectation and the value found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENOUGH = 100  # ads, to say of their logits that they look like CTRs
 
 
 def check_ads(argument: str, found: object, like: Tensor, of: str = "the shape of logits") -> Tensor:
-    """``found`` as a tensor with one number per ad, shaped and placed as the logits (or what ``of`` says) are."""
+    """``found`` as a tensor with one number per ad, shaped and placed like the logits (or the tensor named ``of``)."""
     if not isinstance(found, Tensor):
         raise TypeError(f"{argument} must be a torch.Tensor, found {type(found).__name__}; use torch.as_tensor")
     if found.is_complex():
@@ -44,7 +44,7 @@ def check_ads(argument: str, found: object, like: Tensor, of: str = "the shape o
 def check_logits(found: object, offsets: object = None) -> Tensor:
     """``found`` as floating-point logits of shape ``(..., ads)``.
 
-    A column ``(ads, 1)`` is what many models return; taken as repeats of one ad it would have no pairs and say nothing.
+    A column ``(ads, 1)`` is a common output of models; taken as repeats of one ad it would have no pairs and no effect.
     """
     if not isinstance(found, Tensor):
         raise TypeError(f"logits must be a torch.Tensor, found {type(found).__name__}; use torch.as_tensor")
@@ -82,7 +82,7 @@ def look_like_ctr(logits: Tensor, clicks: Tensor) -> bool:
 
 
 def warn_of_ctr(logits: Tensor, clicks: Tensor, what: str = "logits", fix: str = "pass torch.logit(ctr)") -> None:
-    """A warning, once, where logits look like CTRs."""
+    """A warning, once, if logits look like CTRs."""
     if look_like_ctr(logits, clicks):
         words = f"{what} must be logits, found {logits.numel():,} numbers in [0, 1] that are on average the click rate"
         warnings.warn(f"{words}: are they CTRs? If so, {fix}", stacklevel=3)
@@ -120,7 +120,7 @@ def _check_range(argument: str, found: Tensor, expected: str, inside: Callable[[
     """Raise unless all numbers are ``inside`` a range, which they are if the least and the greatest are."""
     if found.numel() == 0:
         return
-    least, greatest = torch.aminmax(found)  # both NaN where any number is
+    least, greatest = torch.aminmax(found)  # both NaN if any number is
     if inside(least.item()) and inside(greatest.item()):
         return
     bad = ~inside(found)
@@ -132,7 +132,7 @@ def _check_range(argument: str, found: Tensor, expected: str, inside: Callable[[
 
 
 def check_offsets(found: object, ads: int, device: torch.device, *, values: bool) -> Tensor:
-    """``found`` as auction bounds over ``ads`` ads; ``values=False`` checks the type and shape alone."""
+    """``found`` as auction bounds over ``ads`` ads; ``values=False`` checks only the type and shape."""
     if not isinstance(found, Tensor):
         made = "bidwise.offsets(ids) makes them of ids of auctions, bidwise.offsets(sizes=...) of their sizes"
         raise TypeError(f"offsets must be a torch.Tensor or None, found {type(found).__name__}; {made}")
@@ -161,7 +161,7 @@ def check_offsets(found: object, ads: int, device: torch.device, *, values: bool
 
 
 def _ids_or_sizes(found: Tensor, ads: int) -> str:
-    """A hint where offsets look like what people have in their place."""
+    """A hint if offsets look like auction ids or sizes."""
     ids = "auction ids, one for each ad? Pass bidwise.offsets(ids)" if len(found) == ads else ""
     add_up = int(found.sum()) == ads and bool((found >= 0).all())
     sizes = "sizes of auctions, which add up to the ads? Pass bidwise.offsets(sizes=sizes)" if add_up else ""

@@ -1,4 +1,4 @@
-"""`diagnose`: how much ranking signal a batch contains, and what keeps a loss from using it."""
+"""`diagnose`: how much ranking signal a batch contains, and why a loss cannot use it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from bidwise.segments import Auctions
 SATURATED = 1e-3  # ctr (1 - ctr) below which an ad hardly moves: |logit| above 6.9
 HEAVY, IDLE = 0.99, 0.51  # a weight sigmoid(kappa x) is as good as 1 above the first, as good as 1/2 below the second
 FEW = 0.05  # of the pairs
-QUIET, LOUD = 0.05, 0.8  # what the rank term may have of the gradient
+QUIET, LOUD = 0.05, 0.8  # bounds of the rank term's share of the gradient
 TOP = 0.75  # of the gradient in one tenth of the ads
 
-# what is counted: its name, the share above which it alarms, what to do then
+# each count: its name, the share that triggers advice, the advice
 COUNTS = {
     "non_finite_logits": ("logits not finite", 0.0, "Lower the learning rate; look for NaN in the features."),
     "ctr_as_logits": (
@@ -36,18 +36,22 @@ COUNTS = {
     "non_positive_bids": ("bids not above 0", 0.0, "Drop these ads or repair their bids: a bid is above 0."),
     "clicks_out_of_range": ("clicks outside [0, 1]", 0.0, "Make clicks 0 or 1: look for NaN and for counts."),
     "teacher_out_of_range": ("teacher outside [0, 1]", 0.0, "Pass the teacher's CTR, not its logits; look for NaN."),
-    "left_out": ("ads left out", 0.0, "Repair the rows above: no number below counts these ads."),
-    "empty_auctions": ("auctions without ads", 0.5, "Check offsets: most auctions hold no ad."),
+    "left_out": ("ads dropped", 0.0, "Repair the rows above: no number below counts these ads."),
+    "empty_auctions": ("auctions without ads", 0.5, "Check offsets: most auctions contain no ad."),
     "single_ad_auctions": ("auctions of one ad", 0.5, "Check offsets: without a rival, only the log loss learns."),
     "no_click_auctions": ("auctions without a click", 0.5, "Make auctions larger or take a teacher: all values are 0."),
     "all_click_auctions": ("auctions all clicked", 0.5, "Check that ads without a click were not dropped."),
     "ecpm_ties": ("ties in eCPM", 0.1, "Look for repeated rows, a constant model or saturated CTRs."),
     "ctr_near_0": ("ctr (1 - ctr) < 0.001, low", 0.1, "Fine if clicks are so rare; else lower the learning rate."),
     "ctr_near_1": ("ctr (1 - ctr) < 0.001, high", 0.1, "Lower the learning rate: these logits hardly move."),
-    "heavy_value_weights": ("sigmoid(kappa b teacher) > 0.99", 0.5, "Lower kappa: most weights are 1 and do nothing."),
-    "idle_value_weights": ("sigmoid(kappa b teacher) < 0.51", 0.5, "Raise kappa: most weights are 1/2 and do nothing."),
-    "heavy_ecpm_weights": ("sigmoid(kappa eCPM) > 0.99", 0.5, "Lower kappa: most weights are 1 and do nothing."),
-    "idle_ecpm_weights": ("sigmoid(kappa eCPM) < 0.51", 0.5, "Raise kappa: most weights are 1/2 and do nothing."),
+    "heavy_value_weights": ("sigmoid(kappa b teacher) > 0.99", 0.5, "Lower kappa: most weights are 1, without effect."),
+    "idle_value_weights": (
+        "sigmoid(kappa b teacher) < 0.51",
+        0.5,
+        "Raise kappa: most weights are 1/2, without effect.",
+    ),
+    "heavy_ecpm_weights": ("sigmoid(kappa eCPM) > 0.99", 0.5, "Lower kappa: most weights are 1, without effect."),
+    "idle_ecpm_weights": ("sigmoid(kappa eCPM) < 0.51", 0.5, "Raise kappa: most weights are 1/2, without effect."),
 }
 
 
@@ -65,7 +69,7 @@ class Part:
 
     @property
     def share(self) -> float:
-        """count / whole, 0 of nothing."""
+        """count / whole, 0 if both are 0."""
         return self.count / self.whole if self.whole else 0.0
 
     def __str__(self) -> str:
@@ -73,7 +77,7 @@ class Part:
 
 
 class Finding(NamedTuple):
-    """A line of the diagnosis; ``alarm`` where there is something to do, and ``advice`` says what."""
+    """A line of the diagnosis; ``alarm`` if action is needed, with ``advice``."""
 
     name: str
     found: str
@@ -83,20 +87,20 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class RankTerm:
-    """The rank term of a loss, beside the log loss of the same ads."""
+    """The rank term of a loss, compared with the log loss of the same ads."""
 
-    value: str  # clicks or teacher: what stands for the truth
+    value: str  # clicks or teacher, which stand for the truth
     value_ties: Part
     effective_pairs: Part  # different in value and in eCPM
     loss: float
     gradient: float  # Euclidean norm, with respect to the logits
-    gradient_ratio: float  # to that of the log loss
+    gradient_ratio: float  # to the log loss
     top_gradient: float  # share of the absolute gradient that the tenth of the ads with the highest bids has
     lam: float
 
     @property
     def gradient_share(self) -> float:
-        """What the rank term has of the two gradient norms when the log loss counts lam times."""
+        """The rank term's share of the two gradient norms when the log loss counts lam times."""
         return 1 / (1 + self.lam / self.gradient_ratio) if self.gradient_ratio else 0.0
 
     def findings(self) -> Iterator[Finding]:
@@ -107,11 +111,11 @@ class RankTerm:
             return
         effective, share = self.effective_pairs, self.gradient_share
         if effective.whole == 0:
-            todo = "There is nothing to rank: put ads that compete into one auction."
+            todo = "No pairs to rank: put ads that compete into one auction."
         elif self.value_ties.share < 0.5:
             todo = "Most pairs tie in eCPM and teach little: see ties in eCPM."
         elif self.value == "clicks":
-            todo = "Most pairs tie in value and teach little: take a teacher, whose values seldom tie."
+            todo = "Most pairs tie in value and carry little signal: use a teacher, with values that rarely tie."
         else:
             todo = "Most pairs tie in value and teach little: look for a rounded or constant teacher."
         yield _finding("effective pairs", effective, effective.share < FEW, todo)
@@ -127,9 +131,9 @@ class RankTerm:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`diagnose` found: numbers, ``findings`` with advice, and a table when printed.
+    """The result of :func:`diagnose`: numbers, ``findings`` with advice, and a table when printed.
 
-    Ads with values that no loss can take are counted in ``left_out``, and in nothing that follows it.
+    Ads with values that no loss can take are counted in ``left_out``, and in no other number.
     """
 
     ads: int
@@ -151,7 +155,7 @@ class Diagnosis:
         return [finding for finding in self.findings if finding.alarm]
 
     def __str__(self) -> str:
-        table = [Finding("finding", "number", False, "what to do"), *self.findings]
+        table = [Finding("finding", "number", False, "advice"), *self.findings]
         name, number = max(len(row.name) for row in table), max(len(row.found) for row in table)
         totals = f"ads: {self.ads:,}, auctions: {self.auctions:,}, pairs: {self.pairs:,}"
         lines = [f"{totals}, findings that ask for action (marked !): {len(self.alarms)}"]
@@ -187,7 +191,7 @@ def diagnose(
         bids: cost-per-click bids.
         offsets: bounds of the auctions, int64 ``(auctions + 1,)``; ``None``: all ads are one auction.
         teacher: another model's CTR, for losses that need one.
-        loss: what you train with, a name in :data:`bidwise.LOSSES` or a loss of bidwise.
+        loss: the loss you train with, a name in :data:`bidwise.LOSSES` or a loss of bidwise.
 
     >>> clicks, bids = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 2.0, 0.0, 3.0])
     >>> logits, offsets, loss = torch.tensor([0.5, -1.0, 1.0, 0.0, 0.0]), torch.tensor([0, 4, 5]), WelfareLoss(lam=0.1)
@@ -197,7 +201,7 @@ def diagnose(
     >>> for finding in found.alarms:
     ...     print(finding.name, "|", finding.found, "|", finding.advice)
     bids not above 0 | 1 of 5 ads (20 %) | Drop these ads or repair their bids: a bid is above 0.
-    ads left out | 1 of 5 ads (20 %) | Repair the rows above: no number below counts these ads.
+    ads dropped | 1 of 5 ads (20 %) | Repair the rows above: no number below counts these ads.
     """
     logits = check_logits(logits)
     if logits.dim() != 1:

@@ -1,6 +1,6 @@
-"""What ranks exchange: processes that train one model together, each on its part of every batch.
+"""Exchanges between ranks: processes that train one model together, each on its part of every batch.
 
-torchrun or Ray starts them; a process on its own is one rank, for which everything here does nothing. Gradients are
+torchrun or Ray starts them; a process on its own is one rank, for which this module has no effect. Gradients are
 averaged over ranks, as DistributedDataParallel does, so that a run is the same run on any number of ranks, to the
 rounding of sums.
 """
@@ -34,7 +34,7 @@ class ElsewhereError(InputError):
 
 
 def count() -> int:
-    """Number of ranks; 1 where no process group was started."""
+    """Number of ranks; 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -52,13 +52,13 @@ def rank() -> int:
 def launched(device: str) -> Iterator[str]:
     """Join the ranks that torchrun has started in one group; yields the device of this rank.
 
-    Without torchrun, or where a group exists already, ``device`` is yielded unchanged.
+    Without torchrun, or if a group exists already, ``device`` is yielded unchanged.
     """
     if int(os.environ.get("WORLD_SIZE") or 1) == 1 or dist.is_initialized():
         yield device
         return
     if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
-        raise InputError(f"{missing[0]} must be set beside WORLD_SIZE, as torchrun does, found none; unset WORLD_SIZE")
+        raise InputError(f"{missing[0]} must be set with WORLD_SIZE, as torchrun does, found none; unset WORLD_SIZE")
     if device == "cuda":
         local, there = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         if local >= there:
@@ -85,7 +85,7 @@ def launched(device: str) -> Iterator[str]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Replace the backend's error about a rank that is gone by one that says what to do."""
+    """Replace the backend's error about a rank that is gone by one with a remedy."""
     try:
         yield
     except RuntimeError as error:  # gloo, nccl and the store each have their own words, all of this kind
@@ -98,7 +98,7 @@ def _explained() -> Iterator[None]:
 def _stopped(*_: object) -> None:
     """Handler of torchrun's SIGTERM, which may arrive before gloo reports that a rank is gone."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise ConnectionError(f"another rank is gone, or torchrun was told to stop; {RESUMES}")
+    raise ConnectionError(f"another rank is gone, or torchrun was stopped; {RESUMES}")
 
 
 def first(work: Callable[[], Result], *, tell: bool = False) -> Result | None:
@@ -125,7 +125,7 @@ def first(work: Callable[[], Result], *, tell: bool = False) -> Result | None:
 
 
 def _of_all(here: Any) -> list[Any]:
-    """What each rank has, in their order; any object that can be pickled."""
+    """The objects of all ranks, in their order; any object that can be pickled."""
     if count() == 1:
         return [here]
     objects: list[Any] = [None] * count()
@@ -160,7 +160,7 @@ def copy_first(tensors: Sequence[Tensor]) -> None:
 
 
 def position_in_batch(part: Tensor) -> tuple[int, int]:
-    """The ads of the batch that this part of a rank belongs to, and where the part begins."""
+    """The ads of the batch that this part of a rank belongs to, and the start of the part."""
     if count() == 1:
         return len(part), 0
     sizes = stacked(torch.tensor(len(part), device=part.device)).tolist()
@@ -176,7 +176,7 @@ def stacked(local: Tensor) -> Tensor:
 
 
 def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The tensors of all ranks one after the other in the last dimension, where they differ; without a gradient."""
+    """The tensors of all ranks one after the other in the last dimension, in which they differ; without a gradient."""
     longest = max(*sizes, 1)
     padded = stacked(F.pad(local.detach(), (0, longest - local.shape[-1])))
     return torch.cat([part[..., :size] for part, size in zip(padded, sizes, strict=True)], dim=-1)
@@ -185,7 +185,7 @@ def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
 def gathered(local: Tensor, *, alike: bool = False) -> Tensor:
     """The tensors of all ranks, ``(...) -> (ranks, ...)``; the gradients that ranks have for them add up.
 
-    Where all compute the same from them, and so have gradients ``alike``, nothing travels back.
+    If all ranks compute the same from them, and so have gradients ``alike``, no gradient travels back.
     """
     everywhere: Tensor = _Gathered.apply(local, alike)  # type: ignore[no-untyped-call]
     return everywhere
@@ -212,7 +212,7 @@ class AcrossRanks(nn.Module):
 
     Every rank gathers the columns of all ranks and computes the whole loss: the same number everywhere. Without offsets
     all ads are one auction, so that pairs of ads of different ranks count; with offsets each auction is on one rank.
-    Gradients are those of the whole batch once they are averaged over ranks, as DistributedDataParallel does; so your
+    Averaged over ranks, as by DistributedDataParallel, gradients equal the gradients of the whole batch; so your
     own training loop needs no more than:
 
     .. code-block:: python
@@ -286,7 +286,7 @@ def average_gradients(parameters: Iterable[Tensor], rows: Sequence[Tensor]) -> N
         at, values = _rows(table)
         lengths = stacked(torch.tensor(len(at), device=table.device)).tolist()
         at, values = concatenated(at, lengths), concatenated(values.T, lengths).T
-        with warnings.catch_warnings():  # torch 2.11 warns whether or not one says that rows need no check
+        with warnings.catch_warnings():  # torch 2.11 warns even if the check of rows is off
             warnings.filterwarnings("ignore", "Sparse invariant checks")
             table.grad = torch.sparse_coo_tensor(at[None], values / count(), table.shape, check_invariants=False)
 

@@ -15,9 +15,9 @@ Entry = TypeVar("Entry")
 
 
 class InputError(ValueError):
-    """An argument, a file or a column that cannot be used: what a user can fix.
+    """An argument, a file or a column that cannot be used, which a user can fix.
 
-    With ``argument`` the message goes on after its name, and a command line may spell the name as it is typed there.
+    With ``argument`` the message continues after its name, and a command line may spell the name as typed there.
     ``{}`` in the message stands for ``others``, further arguments.
 
     >>> error = InputError("needs {}, found none", argument="pool_by", others=("auction_size",))
@@ -58,7 +58,7 @@ def _unknown(found: object, names: Collection[str]) -> str:
 class UnknownName(InputError, KeyError):
     """A name that is not in a table of names."""
 
-    __str__ = InputError.__str__  # that of KeyError would put quotes around a sentence
+    __str__ = InputError.__str__  # KeyError would put quotes around a sentence
 
 
 class Named(dict[str, Entry]):
@@ -78,7 +78,7 @@ class Named(dict[str, Entry]):
 
 
 def check_positive(argument: str, found: object, *, or_zero: bool = False) -> None:
-    """Raise unless ``found`` is a finite number above 0, or 0 where that is allowed."""
+    """Raise unless ``found`` is a finite number above 0, or 0 if that is allowed."""
     if isinstance(found, bool) or not isinstance(found, Real):
         raise TypeError(f"{argument} must be a number, found {type(found).__name__}")
     if not (0 < float(found) < float("inf") or (or_zero and found == 0)):
@@ -103,9 +103,9 @@ def check_seed(argument: str, found: object) -> None:
 
 
 def derived_seed(seed: int, *parts: int | str) -> int:
-    """A seed for each purpose and repeat of a run, independent of those of other base seeds.
+    """A seed for each purpose and repeat of a run, independent of other base seeds.
 
-    torch's generator of the CPU reads the low 32 bits of a seed alone. Repeats, the last of ``parts``, are therefore
+    torch's generator of the CPU reads only the low 32 bits of a seed. Repeats, the last of ``parts``, are therefore
     counted from a hash rather than hashed themselves: no two of one run share those bits. Base seeds up to 4,000
     without a purpose have the numbers that they had before any number was allowed.
 

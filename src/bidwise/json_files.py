@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def read_plain(path: Path, parse: Callable[[str], Any], expected: str) -> Any:
-    """Parse a text file; if it is broken, the error names it and what was ``expected``."""
+    """Parse a text file; if it is broken, the error names it and the ``expected`` content."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -108,7 +108,7 @@ def _read(kind: Any, data: Any, where: str) -> Any:
     elif origin in (dict, Mapping) and isinstance(data, dict):
         return {key: _read(inner[1], entry, f"{where}.{key}") for key, entry in data.items()}
     elif kind is float and (data is None or (isinstance(data, int | float) and not isinstance(data, bool))):
-        with suppress(OverflowError):  # of a whole number that no float can hold
+        with suppress(OverflowError):  # of a whole number too large for a float
             return math.nan if data is None else float(data)
     elif kind is Any or (origin is None and isinstance(data, kind) and not (kind is int and isinstance(data, bool))):
         return data

@@ -1,4 +1,4 @@
-"""Run folders: files that are whole or absent, a configuration that must match, and where a run was made."""
+"""Run folders: files that are complete or absent, a configuration that must match, and the origin of a run."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ LOCK = ".lock"  # in a folder that a run writes to: who that is
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary name to write to, which becomes ``path`` at the end: a full disk or a kill leaves the old file.
 
-    The next run overwrites what a killed run left; a second run at the same time gets an error.
+    The next run overwrites files of a killed run; a second run at the same time gets an error.
     """
     part = path.with_name(f"{path.name}.part")
     with _locked(path.with_name(f"{path.name}{LOCK}"), "file", path):
-        part.unlink(missing_ok=True)  # what is written through a link would be outside of the folder
+        part.unlink(missing_ok=True)  # writing through a link would leave the folder
         try:
             with named(path):
                 yield part
@@ -57,7 +57,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
-    """Lock a file, which says who holds it, and remove it at the end; the system drops the lock of a killed process."""
+    """Lock a file that names its owner, and remove it at the end; the system drops the lock of a killed process."""
     with suppress(FileNotFoundError):
         if file.lstat().st_nlink > 1:
             file.unlink()  # another name of a file elsewhere, which would be written over
@@ -85,7 +85,7 @@ def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
 
 
 class FullDisk(OSError):
-    """A disk or quota without room for a file, with the name of the file, which Python, numpy and polars leave out."""
+    """A disk or quota without room for a file, with the name of the file, which Python, numpy and polars omit."""
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 def take_room(path: Path) -> None:
-    """Reserve the space of a file: a full disk is an error here, where writing to a mapped file would be a crash."""
+    """Reserve the space of a file: a full disk is an error here, while writing to a mapped file would crash."""
     if hasattr(os, "posix_fallocate"):
         try:
             with named(path), path.open("r+b") as file:
@@ -188,9 +188,9 @@ def read_result(path: Path, kind: type[R]) -> R:
 
 
 def result_from_json(kind: type[R], data: Any, where: str = "result.json") -> R:
-    """Read what :func:`result_json` made; files without a format are of format 1."""
+    """Read the output of :func:`result_json`; files without a format are of format 1."""
     if not isinstance(data, dict):
-        raise InputError(f"{where} must be a result that bidwise wrote, found {type(data).__name__}")
+        raise InputError(f"{where} must be a result written by bidwise, found {type(data).__name__}")
     if (found := data.get("format", 1)) != kind.format:
         fix = "make it again in a new folder, or read it with the version that wrote it"
         raise InputError(f"{where} must be of format {kind.format}, found {found}; {fix}")
@@ -207,7 +207,7 @@ def save(path: Path, value: Any) -> None:
 
 
 def load(path: Path) -> Any:
-    """What :func:`save` wrote, on the CPU; an error that names the file where it is damaged."""
+    """The output of :func:`save`, on the CPU; an error names a damaged file."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -219,7 +219,7 @@ def load(path: Path) -> Any:
 
 
 def read_array(path: Path) -> NDArray[Any]:
-    """A numpy file as an array over it, without pickles; an error names it, whatever its header claims."""
+    """A numpy file as an array over it, without pickles; an error names it if its header is wrong."""
     try:
         array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # numpy has many words for it
@@ -270,7 +270,7 @@ def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) 
 
 
 def check_writable(out: str | Path) -> Path:
-    """``out`` as a path, if it is or can become a folder that files can be written to; nothing is made yet."""
+    """``out`` as a path, if it is or can become a folder that files can be written to; it is not created yet."""
     check_on_disk("out", out, "a folder", "copy the folder afterwards")
     folder = Path(out)
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
@@ -286,7 +286,7 @@ def to_toml(config: Mapping[str, Any]) -> str:
     values = _with_values(to_json(config))
     try:
         import tomli_w
-    except ImportError:  # a GPU machine may have torch and numpy alone: what JSON calls a flat value is also TOML's
+    except ImportError:  # a GPU machine may have only torch and numpy: a flat value of JSON is also valid TOML
         if any(isinstance(value, dict) for value in values.values()):
             raise
         return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
@@ -333,9 +333,9 @@ def _processor(device: torch.device) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the sources, ``+`` where they were changed since; ``None`` outside of a checkout."""
+    """The commit of the sources, with ``+`` if they were changed since; ``None`` outside of a checkout."""
     here = Path(__file__).parent
-    tracked = ["ls-files", "--error-unmatch", "__init__.py"]  # not so where bidwise is installed inside another project
+    tracked = ["ls-files", "--error-unmatch", "__init__.py"]  # fails if bidwise is installed inside another project
     asked = (tracked, ["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
     try:
         _, commit, changes = (

@@ -1,6 +1,6 @@
 """Auctions of different sizes in flat tensors: all ragged logic lives here.
 
-Ads are flat ``(ads,)`` tensors and auctions are contiguous; ``offsets`` holds their bounds, so auction ``k`` is
+Ads are flat ``(ads,)`` tensors and auctions are contiguous; ``offsets`` contains their bounds, so auction ``k`` is
 the rows ``offsets[k]:offsets[k + 1]``.
 """
 
@@ -35,7 +35,7 @@ def auction_of(offsets: Tensor) -> Tensor:
 class Auctions:
     """How flat ads are cut into auctions: ``count`` auctions over ``ads`` rows.
 
-    ``size`` is the common size where all auctions are known to have one: then nothing is ragged and ``bounds``, the
+    ``size`` is the common size if all auctions are known to have one: then no row is ragged and ``bounds``, the
     offsets, may be missing. Made by :meth:`of` and :meth:`of_sizes`.
     """
 
@@ -98,7 +98,7 @@ class Auctions:
         tensor([2., 0., 3.])
         """
         if self.count == 1:
-            return per_ad.sum(0, keepdim=True)  # in parallel, where a row of a table is not
+            return per_ad.sum(0, keepdim=True)  # in parallel, unlike a row of a table
         if self.size is not None:
             return per_ad.view(self.count, self.size).sum(-1)
         # one after the other: in float32 that would lose digits
@@ -126,7 +126,7 @@ class Auctions:
 
     @cached_property
     def _prefix_seats(self) -> list[tuple[Tensor, Tensor]]:
-        """Of each block its ads and where their prefix sums stand; the last place takes what padding holds."""
+        """Of each block its ads and the place of their prefix sums; the last place collects padding."""
         found = []
         for block in self.blocks():
             seats = block.rows + self.of_ad[block.rows[:, :1]] + 1
@@ -169,7 +169,7 @@ class Auctions:
 
 
 def _common_size(offsets: Tensor) -> int | None:
-    """The size of all auctions where they have one; not looked for on a GPU, which would have to wait for it."""
+    """The size of all auctions if they share one; not computed on a GPU, which would have to wait for it."""
     if offsets.device.type != "cpu" or len(offsets) < 2:
         return None
     sizes = offsets.diff()
@@ -181,7 +181,7 @@ def _common_size(offsets: Tensor) -> int | None:
 class Block:
     """Auctions of similar size as a rectangle: ``rows`` of shape ``(auctions, width)`` into the flat ads.
 
-    ``filled`` marks the real ads; ``None`` where there is no padding. Padded places repeat the first ad.
+    ``filled`` marks the real ads; ``None`` if there is no padding. Padded places repeat the first ad.
     """
 
     rows: Tensor

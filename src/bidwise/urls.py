@@ -1,4 +1,4 @@
-"""URLs beside paths: which is which, how they are shown, and where only a file system will do."""
+"""URLs next to paths: which is which, how they are shown, and which uses need a file system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/.*", re.DOTALL)  # after key= to
 
 
 def scheme_of(place: str | Path) -> str | None:
-    """What a URL begins with; ``None`` for paths.
+    """The scheme of a URL; ``None`` for paths.
 
     >>> scheme_of("s3://bucket/ads.csv"), scheme_of(Path("s3://bucket")), scheme_of("C:/ads.csv"), scheme_of("ads.csv")
     ('s3', 's3', None, None)
@@ -49,7 +49,7 @@ def shown(place: str | Path) -> str:
 
 
 def shown_command(words: Sequence[str]) -> str:
-    """What was typed, with every URL as :func:`shown` has it, and quotes around words with spaces.
+    """The command as typed, with URLs passed through :func:`shown`, and quotes around words with spaces.
 
     >>> shown_command(["train", "--set", "data.table=HTTP://host/my ads.csv?signature=abc"])
     "train --set 'data.table=http://host/my ads.csv'"
@@ -59,7 +59,7 @@ def shown_command(words: Sequence[str]) -> str:
 
 
 def check_on_disk(argument: str, place: str | Path, expected: str, fix: str) -> None:
-    """Raise for a URL: what is written, and what is read in pieces, must be on a file system."""
+    """Raise for a URL: outputs, and files read in pieces, must be on a file system."""
     if scheme_of(place) is not None:
         raise InputError(
             f"must be {expected} on a file system, found {shown(place)}; mount the bucket or {fix}", argument

@@ -100,7 +100,7 @@ class Numbers:
 
 class Combinations:
     """Ids of combinations of columns, from the ids of the columns: words, which are such ids as one number, count from
-    2, and all others have 0. Bins of numbers are joined into ``groups`` of neighbours, where those are not 0.
+    2, and all others have 0. Bins of numbers are joined into ``groups`` of neighbours, if these are not 0.
 
     >>> Combinations([7, 3], sizes=(2, 4), groups=(0, 0)).ids([np.array([1, 0, 1, 9]), np.array([3, 3, 2, 3])]).tolist()
     [2, 3, 0, 3]

@@ -66,7 +66,7 @@ def threads(workers: int, device: torch.device | str = "cpu") -> ThreadPoolExecu
     """Threads for :func:`finished`; on a GPU each has a stream of its own."""
     if torch.device(device).type != "cuda":
         return ThreadPoolExecutor(workers)
-    torch.cuda.synchronize(device)  # what threads share was made on another stream
+    torch.cuda.synchronize(device)  # shared tensors were made on another stream
     stream: Callable[..., Any] = torch.cuda.Stream
     return ThreadPoolExecutor(workers, initializer=lambda: torch.cuda.set_stream(stream(device)))
 
@@ -78,7 +78,7 @@ def finished(
 ) -> Iterator[tuple[Call, Any]]:
     """Each call with its value, as they end; without a pool, in this thread. The first error is raised unchanged.
 
-    Leaving the loop early ends what is under way, and the pool.
+    Leaving the loop early ends pending work and the pool.
     """
     if pool is None:
         for call in calls:

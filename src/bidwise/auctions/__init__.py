@@ -1,4 +1,4 @@
-"""Auctions: who is shown, what they pay, and the welfare of showing them.
+"""Auctions: the ads shown, their prices, and their welfare.
 
 Numbers per ad are tensors, arrays or anything numpy reads; all arithmetic is float64.
 """

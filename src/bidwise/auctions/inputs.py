@@ -57,8 +57,8 @@ def _tensor(argument: str, values: ArrayLike) -> Tensor:
         return values.detach().to(torch.float64)
     array = np.asarray(values)
     if array.dtype.kind not in "fiub" and array.size:
-        raise TypeError(f"{argument} must hold numbers, found {array.dtype}")
-    # no copy of what torch can read in place: writable, in order, float64
+        raise TypeError(f"{argument} must contain numbers, found {array.dtype}")
+    # no copy of arrays that torch can read in place: writable, in order, float64
     return torch.from_numpy(np.require(array, np.float64, ["C", "W"]))
 
 
@@ -73,7 +73,7 @@ def auctions_of(ctr: Tensor, offsets: ArrayLike | None) -> Auctions:
     if not isinstance(offsets, Tensor):
         array = np.asarray(offsets)
         if array.dtype.kind not in "fiub":
-            raise TypeError(f"offsets must hold integers, found {array.dtype}; of ids, pass bidwise.offsets(ids)")
+            raise TypeError(f"offsets must contain integers, found {array.dtype}; of ids, pass bidwise.offsets(ids)")
         offsets = torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else array.dtype))
     if not (offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool):
         offsets = offsets.long()

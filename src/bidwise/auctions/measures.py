@@ -1,4 +1,4 @@
-"""What an auction is worth: welfare, regret, revenue and the advertisers' surplus of every auction."""
+"""Welfare, regret, revenue and the advertisers' surplus of every auction."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def welfare(
 
         welfare = sum_k alpha_k b_i truth_i,   i = the ad with the k-th highest b_i ctr_i
 
-    the objective of eq. 1 with the position multipliers it leaves out; the mean over all orders of ads of equal
+    the objective of eq. 1 with the position multipliers it omits; the mean over all orders of ads of equal
     eCPM, here and in the other measures. An auction with fewer ads than slots leaves the last ones empty.
 
     Args:
         ctr: predicted CTR in [0, 1], ``(ads,)``; decides who is shown.
-        truth: clicks or true CTR in [0, 1]; decides what that is worth.
+        truth: clicks or true CTR in [0, 1]; determines the welfare.
         bids: cost-per-click bids, above 0.
         offsets: bounds of the auctions, ``(auctions + 1,)``; ``None`` for a single auction.
         slots: position multipliers alpha, the first 1, then positive and never rising.
@@ -64,7 +64,7 @@ def welfare(
 def optimal_welfare(
     truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, *, slots: Sequence[float] = (1.0,)
 ) -> Tensor:
-    """The best :func:`welfare` any prediction could reach in every auction, that of the order of b_i truth_i.
+    """The best :func:`welfare` any prediction could reach in every auction: the order of b_i truth_i.
 
     >>> optimal_welfare([0.1, 0.4, 0.9], [10.0, 2.0, 0.5], None)
     tensor([1.], dtype=torch.float64)
@@ -81,7 +81,7 @@ def optimal_welfare(
 def regret(
     ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[Rules]
 ) -> Tensor:
-    """Optimal welfare - :func:`welfare`: what every auction loses to the prediction and to its rules.
+    """Optimal welfare - :func:`welfare`: the loss of every auction due to the prediction and its rules.
 
     >>> regret([0.5, 0.1], [0.25, 0.5], [1.0, 1.0], None)
     tensor([0.2500], dtype=torch.float64)
@@ -93,7 +93,7 @@ def regret(
 def revenue(
     ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[PricedRules]
 ) -> Tensor:
-    """What the advertisers of every auction pay the platform; ``rules`` are the options of :func:`run_auction`.
+    """Payments of the advertisers of every auction to the platform; ``rules`` are the options of :func:`run_auction`.
 
         revenue = sum_k alpha_k truth_i price_i,   i = the ad in slot k, which pays price_i per click
 
@@ -108,7 +108,7 @@ def revenue(
 def surplus(
     ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[PricedRules]
 ) -> Tensor:
-    """Welfare - :func:`revenue`: what the advertisers of every auction keep, sum_k alpha_k truth_i (b_i - price_i).
+    """Welfare - :func:`revenue`: the advertisers' surplus in every auction, sum_k alpha_k truth_i (b_i - price_i).
 
     >>> ctr, bids = [0.1, 0.4, 0.9], [10.0, 2.0, 0.5]  # Example 2.1
     >>> surplus(ctr, ctr, bids, None, slots=(1.0, 0.9))

@@ -1,4 +1,4 @@
-"""The auction itself: who is shown, and what they pay."""
+"""The auction itself: the ads shown, and their prices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK_ON_DEVICE = 1 << 26  # elsewhere: half a gigabyte
 
 
 class Sale(NamedTuple):
-    """What prices are made of; tables are ``(auctions, slots)``."""
+    """The ingredients of prices; tables are ``(auctions, slots)``."""
 
     bid: Tensor
     quality: Tensor  # ctr^squash of the ad in slot k
@@ -62,24 +62,24 @@ class Ties(NamedTuple):
     ads: Tensor  # how many compete, (auctions, slots); 0 in auctions without ties
 
     def mean(self, numbers: Tensor, table: Tensor) -> Tensor:
-        """``table`` of shape ``(auctions, slots)`` with the mean of the entries' numbers where several ads compete."""
+        """``table`` of shape ``(auctions, slots)`` with the mean of the entries' numbers if several ads compete."""
         total = torch.zeros_like(table).index_put_(self.slot, numbers, accumulate=True)
         return (total / self.ads).where(self.ads > 1, table)
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Who is shown where and what they pay, made by :func:`run_auction`; every table is ``(auctions, slots)``.
+    """The ads shown, their slots and prices, made by :func:`run_auction`; every table is ``(auctions, slots)``.
 
     ``winners`` break ties by bid, then by CTR, the higher first; ads with the same bid and CTR are the same ad to the
     auction, and the lowest row stands for them. The methods take the mean over all orders of tied ads, so the order
-    of rows does not matter. They measure what was sold by a ``truth`` per ad: true CTR (expectations), clicks (what
+    of rows does not matter. They are measured with a ``truth`` per ad: true CTR (expectations), clicks (what
     happened), or clicks over the exposure of the slot they were logged in, so any finite number from 0 up.
     """
 
-    winners: Tensor  # row of the ad in each slot, -1 where the slot is empty
-    price_per_click: Tensor  # what that ad pays for a click; NaN where the slot is empty
-    payment: Tensor  # what the platform expects it to pay, alpha_k ctr price by the predicted CTR; NaN where empty
+    winners: Tensor  # row of the ad in each slot, -1 if the slot is empty
+    price_per_click: Tensor  # price of a click on that ad; NaN if the slot is empty
+    payment: Tensor  # expected payment, alpha_k ctr price by the predicted CTR; NaN if empty
     slots: Tensor  # the position multipliers alpha, (slots,)
     ads: int  # that took part
     tied: Tensor  # whether ads of equal score compete for a slot, (auctions,)
@@ -105,7 +105,7 @@ class Outcome:
         return self._sum(per_click, self.ties and truth[self.ties.rows] * self.ties.price)
 
     def surplus(self, truth: ArrayLike, bids: ArrayLike) -> Tensor:
-        """Welfare minus revenue: what the advertisers keep, ``(auctions,)``."""
+        """Welfare minus revenue: the advertisers' share, ``(auctions,)``."""
         return self.welfare(truth, bids) - self.revenue(truth)
 
     def _numbers(self, argument: str, values: ArrayLike) -> Tensor:
@@ -127,7 +127,7 @@ def run_auction(
     reserve: float = 0.0,
     squash: float = 1.0,
 ) -> Outcome:
-    """Sell the slots of every auction: who is shown in which, and what a click costs them.
+    """Sell the slots of every auction: the ad in each slot, and its price per click.
 
         slot k shows the ad with the k-th highest score b ctr^squash, among ads with b >= reserve
 
@@ -140,7 +140,7 @@ def run_auction(
         vcg          sum_{l = k .. K} (alpha_l - alpha_{l+1}) t_l / alpha_k
         first_price  b
 
-    and never more than its bid. Below the last ad the score is 0; where ctr^squash is 0, so is the quotient.
+    and never more than its bid. Below the last ad the score is 0; if ctr^squash is 0, so is the quotient.
 
     Args:
         ctr: predicted CTR in [0, 1], ``(ads,)``.
@@ -149,7 +149,7 @@ def run_auction(
         slots: position multipliers alpha, the first 1, then positive and never rising.
         pricing: ``gsp`` (generalised second price), ``vcg`` (Vickrey-Clarke-Groves) or ``first_price``.
         reserve: least price of a click, no less than 0; ads that bid less leave first.
-        squash: no less than 0; 1 ranks by eCPM, 0 by bid alone (0^0 = 1).
+        squash: no less than 0; 1 ranks by eCPM, 0 by bid (0^0 = 1).
 
     >>> ctr, bids = [0.1, 0.4, 0.9], [10.0, 2.0, 0.5]  # Example 2.1
     >>> sold = run_auction(ctr, bids, None, slots=(1.0, 0.9))
@@ -198,7 +198,7 @@ def run_auction(
 
 
 def _take(numbers: Tensor, winners: Tensor) -> Tensor:
-    """The number of each winner; anything where the slot is empty."""
+    """The number of each winner; undefined if the slot is empty."""
     if len(numbers) == 0:
         return numbers.new_zeros(winners.shape)
     return numbers[winners.clamp(min=0)]
@@ -217,7 +217,7 @@ def power(ctr: Tensor, squash: float) -> Tensor:
 def highest(score: Tensor, auctions: Auctions, places: int) -> tuple[Tensor, Tensor]:
     """Rows and scores of the ``places`` highest scores of each auction, ``(auctions, places)``, best first.
 
-    Ties go to the lowest row; -1 and -inf where the ads run out. An ad with the score -inf does not take part.
+    Ties go to the lowest row; -1 and -inf after the last ad. An ad with the score -inf does not take part.
 
     >>> score = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0])
     >>> highest(score, Auctions.of(score, torch.tensor([0, 3, 4, 5])), 2)

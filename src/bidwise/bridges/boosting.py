@@ -1,6 +1,6 @@
 """Gradient boosting for welfare: an objective and a metric for LightGBM and XGBoost.
 
-Neither library is imported here: both call what they are given with the scores of all rows and their data.
+Neither library is imported here: both call the given function with the scores of all rows and their data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, needs_teacher, single_loss
 from bidwise.values import Floats
 
-LEAST = 1e-16  # curvature of an ad whose CTR is 0 or 1 in floating point
+LEAST = 1e-16  # curvature of an ad with a CTR of 0 or 1 in floating point
 
 
 def welfare_objective(
@@ -32,7 +32,7 @@ def welfare_objective(
     start: float = 0.5,
     **options: Any,
 ) -> WelfareObjective:
-    """A loss of :data:`bidwise.LOSSES`, or any :class:`bidwise.WelfareLoss`, as what boosted trees minimise.
+    """A loss of :data:`bidwise.LOSSES`, or any :class:`bidwise.WelfareLoss`, as the objective of boosted trees.
 
     LightGBM takes it as ``lightgbm.train({"objective": f, ...}, data)`` or ``LGBMClassifier(objective=f)`` and then
     predicts raw scores: :func:`boosted_ctr` makes CTR of them. XGBoost takes it as ``xgboost.train({"objective":
@@ -46,11 +46,11 @@ def welfare_objective(
             compete with each other, in O(n log n).
         loss: a name or a loss; ``options`` replace some of a :class:`bidwise.WelfareLoss`'s, such as ``lam=0.1``.
         teacher: another model's CTR, for losses that need one.
-        start: the CTR of score 0, where LightGBM starts: the mean of the clicks saves rounds. XGBoost has its
+        start: the CTR of score 0, at which LightGBM starts: the mean of the clicks saves rounds. XGBoost has its
             ``base_score`` for that.
 
-    Gradients are those of the mean loss times the number of rows (of ``reduction="sum"``, of the sum), so that limits
-    on the curvature of a leaf mean what they mean for a log loss.
+    Gradients belong to the mean loss times the number of rows (for ``reduction="sum"``, to the sum), so that limits
+    on the curvature of a leaf have the same scale as for a log loss.
 
     >>> objective = welfare_objective([1.0, 2.0, 0.5], loss="log_plus", lam=1.0)
     >>> gradient, curvature = objective(np.array([1, 0, 0]), np.zeros(3))  # clicks and scores, as scikit-learn passes
@@ -85,13 +85,13 @@ def welfare_metric(
 ) -> WelfareMetric:
     """Welfare of the rows that are validated on, higher is better: ``feval`` of LightGBM, ``custom_metric`` of XGBoost.
 
-    LightGBM and ``LGBMClassifier.fit(eval_metric=f)`` are told that higher is better. XGBoost is not: pass
+    LightGBM and ``LGBMClassifier.fit(eval_metric=f)`` know that higher is better. For XGBoost, pass
     ``maximize=True`` to ``xgboost.train`` or its early stopping.
 
     Args:
         bids, auctions: as in :func:`welfare_objective`, of the validation rows: welfare is the mean over auctions.
         auction_size: without auctions, the mean over all auctions of this many rows (:func:`bidwise.pooled_welfare`).
-        raw: whether predictions are scores, as they are with an objective of one's own; with ``binary`` and
+        raw: whether predictions are scores, as with a custom objective; with ``binary`` and
             ``binary:logistic`` both libraries pass CTR: ``raw=False``.
         start: as in :func:`welfare_objective`.
         slots: position multipliers.
@@ -101,7 +101,7 @@ def welfare_metric(
     ('welfare', 0.0, True)
     """
     if (auctions is None) == (auction_size is None):
-        raise InputError("must be given where auctions are not, and only there", argument="auction_size")
+        raise InputError("must be given exactly if auctions are not", argument="auction_size")
     if auction_size is not None:
         check_whole("auction_size", auction_size, 1)
     worth, bounds = _columns(bids, auctions)
@@ -119,7 +119,7 @@ def boosted_ctr(scores: ArrayLike, start: float = 0.5) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class WelfareObjective:
-    """Gradient and curvature of a loss for every row, in O(n log n) where the loss is; by :func:`welfare_objective`."""
+    """Gradient and curvature of a loss for every row, in O(n log n) if the loss is; by :func:`welfare_objective`."""
 
     loss: WelfareLoss | BidWeightedLogLoss
     bids: Floats  # in the unit of the loss
@@ -162,19 +162,19 @@ class WelfareObjective:
         return slope * len(slope) if loss.options.reduction == "mean" else slope
 
     def _rank_curvature(self, loss: WelfareLoss, slope: Floats, ctr: Floats, stakes: tuple[Floats, Floats]) -> Floats:
-        """A curvature no less than the second derivative of the rank term for each score alone, and above 0.
+        """A curvature no less than the second derivative of the rank term for each score, and above 0.
 
         With eCPM s = b f and s' = ds/dz = b f (1 - f), pairs in which an ad is j push it down by P, those in which it
         is i pull it up by U, and s' (P - U) is its slope. The second derivative is s' (1 - 2 f) (P - U) + s'^2 B, with
         B = sum_j w gap phi'' over both. It is negative for most clicks, so each part is bounded:
 
-        1. What is linear in s is a log loss from above: f >= f0 (1 + log f - log f0) gives -U b f <= -U b f0 log f + c,
-           and the same of 1 - f bounds P b f. Curvature of the two: s' (f U + (1 - f) P). In a leaf whose slopes
-           cancel both sides still count, as they do in a log loss.
+        1. A log loss bounds the part that is linear in s: f >= f0 (1 + log f - log f0) gives
+           -U b f <= -U b f0 log f + c, and the same of 1 - f bounds P b f. Curvature of the two: s' (f U + (1 - f) P).
+           In a leaf with slopes that cancel both sides still count, as they do in a log loss.
         2. phi'' <= sigma^2 / 4 and phi'' <= sigma |phi'| give B <= sigma min(sigma / 4 stake, U + P), with the stake
            sum_j gap(v - v_j) + gap(v_j - v). The hinge has no phi''; pairs of the signed gap cancel.
 
-        U and P alone would take another pass over pairs. Their difference is known, and |phi'| <= sigma bounds each
+        Each of U and P would take another pass over pairs. Their difference is known, and |phi'| <= sigma bounds each
         by sigma times its half of the stake; with clicks as values one half is nearly 0, and that is exact.
         Weights of pairs, at most 1, are held fixed.
         """
@@ -220,7 +220,7 @@ class WelfareMetric:
     bids: Floats
     offsets: NDArray[np.int64] | None
     auction_size: int | None
-    start: float | None  # the logit of score 0; None where predictions are CTR
+    start: float | None  # the logit of score 0; None if predictions are CTR
     slots: tuple[float, ...]
 
     def __call__(
@@ -231,7 +231,7 @@ class WelfareMetric:
         rows.check("welfare_metric", self.bids, self.offsets)
         ctr = rows.scores if self.start is None else sigmoid(rows.scores + self.start)
         if self.start is None and not (ctr.min(initial=0) >= 0 and ctr.max(initial=0) <= 1):
-            raise InputError("must be True where predictions are scores: some are outside [0, 1]", argument="raw")
+            raise InputError("must be True if predictions are scores: some are outside [0, 1]", argument="raw")
         if self.start is not None:
             warn_of_ctr(torch.from_numpy(rows.scores), torch.from_numpy(rows.clicks), "predictions", "pass raw=False")
         if self.auction_size is None:
@@ -243,12 +243,12 @@ class WelfareMetric:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """What a library passes: the scores or predictions of its rows, and what its data say of them."""
+    """The arguments of a library: scores or predictions of its rows, and its data."""
 
     scores: Floats
     clicks: Floats
     weights: Floats | None = None
-    groups: NDArray[np.int64] | None = None  # sizes, where the data have groups
+    groups: NDArray[np.int64] | None = None  # sizes, if the data have groups
     xgboost: bool = False
 
     @classmethod
@@ -269,14 +269,14 @@ class _Rows:
         if len(self.scores) != len(bids):
             raise InputError(
                 f"{who} has the bids of {len(bids)} rows, found data of {len(self.scores)}; "
-                "an objective takes bids of the training rows, a metric those of the one set it is evaluated on"
+                "an objective takes bids of the training rows, a metric the bids of the one set it is evaluated on"
             )
         if self.groups is not None and offsets is not None and not np.array_equal(self.groups, np.diff(offsets)):
             raise InputError(f"{who} has other auctions than the groups of the data: their sizes differ")
 
 
 def _columns(bids: ArrayLike, auctions: ArrayLike | None) -> tuple[torch.Tensor, NDArray[np.int64] | None]:
-    """Bids, and offsets where there are auctions, both checked."""
+    """Bids, and offsets if there are auctions, both checked."""
     worth = ad_numbers("bids", bids).cpu()
     check_bids(worth)
     return worth, None if auctions is None else auctions_of(worth, auctions).offsets.numpy()
@@ -315,7 +315,7 @@ def stakes_of(value: Floats, offsets: NDArray[np.int64], gap: str) -> tuple[Floa
         below = (row - first) * sorted_value - (sums[:-1] - sums[first])
         above = (sums[last] - sums[:-1]) - (last - row) * sorted_value
     up, down = np.empty(len(value)), np.empty(len(value))
-    up[order], down[order] = np.maximum(below, 0), np.maximum(above, 0)  # rounding may leave less than nothing
+    up[order], down[order] = np.maximum(below, 0), np.maximum(above, 0)  # rounding may leave a negative number
     return up, down
 
 

@@ -50,10 +50,10 @@ except ImportError as error:
 
 RECIPES = ("auto", "ensemble", *LOSSES)
 WITHOUT_BIDS = ("log_loss", "distilled")  # losses
-OF_SEVERAL = ("auto", "ensemble", "distilled")  # models, where others are losses of one
+OF_SEVERAL = ("auto", "ensemble", "distilled")  # several models; other names are losses of one
 OF_MODEL = ("embedding", "hidden", "dropout", "cross")
 OF_TRAINING = ("lam", "members", "epochs", "batch_size", "learning_rate", "l2")
-LEAST = 10  # clicks, and other ads, of which validation rows can tell anything
+LEAST = 10  # clicks, and other ads, that validation rows need
 BLOCK = 65_536  # rows that are predicted at once
 
 
@@ -77,13 +77,13 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         numeric, categorical: columns with a given kind, ``x0``, ``x1`` and so on in an array. Whole numbers, such as an
             OrdinalEncoder's, are numbers in order, up to 1,000 different ones with a bin each: name codes here.
         bins: most bins of other columns of numbers.
-        validation_fraction: of the rows, or of the auctions; where it has too few clicks the last weights are kept.
+        validation_fraction: of the rows, or of the auctions; if it has too few clicks the last weights are kept.
         device: ``cpu`` or ``cuda``.
         random_state: a number makes training repeatable.
 
     Attributes:
         classes_: the two labels; the second is the click.
-        columns_: what each column was taken for, and why.
+        columns_: the type of each column, and the reason.
 
     >>> random = np.random.default_rng(0)
     >>> rows = pl.DataFrame({"site": random.choice(["news", "shop"], 400), "price": random.uniform(1, 9, 400)})
@@ -174,7 +174,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "members": served.recipe.members,
             "cardinalities": cardinalities,
         }
-        self.model_ = served.model.cpu().double().eval()  # double: a row has the same CTR alone and among others
+        self.model_ = served.model.cpu().double().eval()  # double: a row has the same CTR by itself and in a batch
         return self
 
     def decision_function(self, X: Any) -> Floats:
@@ -204,7 +204,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        if "model_" in state:  # numbers and text alone: no modules, whose code may change
+        if "model_" in state:  # only numbers and text: no modules, their code may change
             weights = {name: tensor.numpy() for name, tensor in self.model_.state_dict().items()}
             for name, array in weights.items():
                 if array.dtype == np.float64 and (array == array.astype(np.float32)).all():
@@ -221,7 +221,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.model_.load_state_dict({name: torch.tensor(array) for name, array in state["model_"].items()})
 
     def _config(self) -> Config:
-        """The same settings as those of ``bidwise train``, which checks them."""
+        """The same settings as in ``bidwise train``, which checks them."""
         check_name("recipe", self.recipe, RECIPES)
         named: dict[str, Any] = {"train.recipe" if self.recipe in OF_SEVERAL else "train.loss": self.recipe}
         named |= {"model.name": self.model or (None if self.recipe == "auto" else "deepfm")}
@@ -274,7 +274,7 @@ def _served(
 
 @dataclass(frozen=True)
 class LoggedRows:
-    """What is known of every row."""
+    """The columns of every row."""
 
     frame: pl.DataFrame
     clicks: Floats
@@ -283,7 +283,7 @@ class LoggedRows:
     weights: Floats | None
 
     def split(self, rows: NDArray[Any], share: float, seed: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Rows to train on and to validate by, whole auctions; of the latter none where they could tell nothing."""
+        """Rows to train on and to validate by, whole auctions; no validation rows if they would be too few."""
         groups = rows if self.auctions is None else self.auctions[rows]
         order = np.argsort(groups, kind="stable")
         rows, which = rows[order], np.unique(groups)
@@ -295,7 +295,7 @@ class LoggedRows:
         return rows[~held_out], rows[held_out]
 
     def ads(self, encoder: Encoder, rows: NDArray[Any]) -> Ads:
-        """Some rows, those of an auction next to each other."""
+        """Some rows, with the rows of an auction adjacent."""
         more = {} if self.weights is None else {"weights": self.weights[rows]}
         features = torch.from_numpy(encoder.encode(self.frame[rows]).ids)
         bounds = None if self.auctions is None else offsets(self.auctions[rows])
@@ -303,7 +303,7 @@ class LoggedRows:
 
 
 def _with_parts_of_dates(frame: pl.DataFrame) -> pl.DataFrame:
-    """Dates as what comes back of them, the day of the week and the hour; durations in seconds."""
+    """Dates as their repeating parts, the day of the week and the hour; durations in seconds."""
     columns: list[pl.Series] = []
     for column in frame:
         name, dtype = column.name, column.dtype
@@ -344,12 +344,12 @@ def _auctions_of(auction: Any, rows: int) -> NDArray[np.int64] | None:
 def welfare_scorer(*, auction_size: int | None = None, slots: Sequence[float] = (1.0,), pos_label: Any = 1) -> Any:
     """Mean welfare of the auctions that a classifier's CTR would decide, to select models by: higher is better.
 
-    Bids, and ids of auctions where there are any, go with the rows through ``cross_validate`` or ``GridSearchCV``, as
+    Bids, and ids of auctions if there are any, travel with the rows through ``cross_validate`` or ``GridSearchCV``, as
     ``params={"bid": bids, "auction": ids}`` or ``fit(X, y, bid=bids, auction=ids)``; metadata routing must be on. Any
     classifier with ``predict_proba`` will do.
 
     Args:
-        auction_size: measures all auctions of so many ads that could be drawn; without it ``auction`` is needed.
+        auction_size: averages over every possible auction of so many ads; without it ``auction`` is needed.
         slots: position multipliers, the first 1.
         pos_label: the label of a click.
     """

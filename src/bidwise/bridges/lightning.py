@@ -27,18 +27,18 @@ class WelfareCallback(Callback):  # type: ignore[misc]
     """Measures the validation ads as ``bidwise evaluate`` does, and logs it.
 
     ``validation_step`` returns a mapping with ``logits`` (or ``ctr``), ``clicks`` and ``bids`` of its ads; unless
-    ``auction_size`` is given, ``auction``, a number for each ad, or ``offsets``, where batches are whole auctions; and,
+    ``auction_size`` is given, ``auction``, a number for each ad, or ``offsets``, if batches are whole auctions; and,
     to compare with, ``baseline``: another model's CTR. Logged are welfare, revenue, auc, log_loss, calibration_error,
     predicted_over_observed, after ``prefix``, and with a baseline, welfare_difference, welfare_ci_low and
     welfare_ci_high: ``ModelCheckpoint(monitor="val_welfare")``.
 
     Args:
-        auction_size: ads of an auction, where ads are in no real ones: all that could be drawn are measured.
+        auction_size: ads of an auction, if there are no auction ids: averages over every possible auction.
         prefix: of the logged names.
-        verbose: print the verdict where there is a baseline.
+        verbose: print the verdict if there is a baseline.
         options: of :func:`bidwise.evaluate`, such as ``slots``, ``pricing`` and ``reserve``.
 
-    ``evaluation`` is what the last validation found, with all of its numbers.
+    ``evaluation`` is the result of the last validation, with all of its numbers.
     """
 
     def __init__(

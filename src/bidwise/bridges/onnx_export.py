@@ -24,7 +24,7 @@ from bidwise.table.model import Model, load
 from bidwise.urls import check_on_disk
 
 PARITY = 1e-5  # the most that a CTR may differ from torch's
-RELATIVE = 1e-3  # of it, where it is small
+RELATIVE = 1e-3  # of it, if it is small
 LARGEST = 2**31 - 2**20  # bytes of an ONNX file
 ROWS = 1000
 DEPRECATED = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # of torch, to itself
@@ -32,7 +32,7 @@ DEPRECATED = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # of torch, to
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far the scores are from torch's."""
+    """The written files, and the distance of the scores from torch's."""
 
     file: Path
     encoder: Path
@@ -49,10 +49,10 @@ class _Served(nn.Module):
 
 
 def export_onnx(run: str | Path, out: str | Path) -> Exported:
-    """Write one graph from ``ids`` (ads, columns) int64 to ``ctr`` (ads,), and the encoder as JSON beside it.
+    """Write one graph from ``ids`` (ads, columns) int64 to ``ctr`` (ads,), and the encoder as JSON next to it.
 
     Members of an ensemble and the calibration are part of the graph. It is compared with torch on random ids and on
-    rows of values, and refused where a CTR differs by more than 1e-5.
+    rows of values, and rejected if a CTR differs by more than 1e-5.
 
     Args:
         run: folder of `bidwise train`.
@@ -68,7 +68,7 @@ def export_onnx(run: str | Path, out: str | Path) -> Exported:
     model = load(run)
     size = sum(x.numel() * x.element_size() for x in model.network.state_dict().values())
     if size > LARGEST:
-        raise InputError(f"{model.run} must have weights below 2 GB, what an ONNX file holds, found {size / 1e9:.1f}")
+        raise InputError(f"{model.run} must have weights below 2 GB, the limit of an ONNX file, found {size / 1e9:.1f}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path.with_suffix(".json")) as encoder, whole_file(path) as graph:
         _graph(model).save(graph, external_data=False)
@@ -80,7 +80,7 @@ def export_onnx(run: str | Path, out: str | Path) -> Exported:
 
 
 def _write_encoder(path: Path, about: dict[str, Any], graph: Path) -> None:
-    """The JSON, with the checksum of what precedes it and of the graph as its last key."""
+    """The JSON, with the checksum of the text before it and of the graph as its last key."""
     write_json(path, about | {"checksum": ""})
     write_json(path, about | {"checksum": pair_checksum(graph, path)})
 
@@ -107,7 +107,7 @@ def _graph(model: Model) -> Any:
 
 
 def _description(model: Model) -> dict[str, Any]:
-    """The JSON beside the graph; docs/serving.md explains it."""
+    """The JSON next to the graph; docs/guides/serving.md explains it."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -122,7 +122,7 @@ def _description(model: Model) -> dict[str, Any]:
 
 
 def _difference(model: Model, scorer: Scorer) -> float:
-    """The largest difference from torch's CTR; raises where it is too large."""
+    """The largest difference from torch's CTR; raises if it is too large."""
     random = np.random.default_rng(0)
     sizes = np.repeat(*map(np.array, values_and_slots(model.about.cardinalities)))
     ids = random.integers(0, sizes, (ROWS, len(sizes)))
@@ -136,7 +136,7 @@ def _difference(model: Model, scorer: Scorer) -> float:
         at = int(np.nanargmax(apart)) if not np.isnan(apart).all() else 0
         raise InputError(
             f"{model.run} must score in onnxruntime as in torch to {PARITY:g}, found a CTR of {ours[at]:.6g} for "
-            f"{torchs[at]:.6g}; nothing was written"
+            f"{torchs[at]:.6g}; no file was written"
         )
     return float(apart.max())
 

@@ -1,4 +1,4 @@
-"""Scores by an exported model: numpy and onnxruntime alone, for machines that serve and have nothing else."""
+"""Scores by an exported model: with numpy and onnxruntime, for servers that have no more."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Scorer:
     """An exported model: columns in, CTR out. Threads may share it.
 
     Args:
-        file: what `bidwise export` wrote, ``ctr.onnx``.
-        encoder: the JSON file that says how columns become ids; ``ctr.json`` beside it by default.
+        file: the output of `bidwise export`, ``ctr.onnx``.
+        encoder: the JSON file that maps columns to ids; by default ``ctr.json`` next to it.
         threads: of onnxruntime for one call; one is best for a few hundred ads.
     """
 
@@ -91,7 +91,7 @@ class Scorer:
 
     @contextmanager
     def _runs(self) -> Iterator[None]:
-        """What onnxruntime says of a file that it cannot use, as an error that names it."""
+        """onnxruntime's complaint about a file, as an error that names it."""
         try:
             yield
         except Exception as error:  # onnxruntime has many words for it
@@ -123,7 +123,7 @@ def _cross(column: Mapping[str, Any], names: list[str]) -> tuple[list[int], Comb
 
 
 def _listed(values: Any, lists: bool = False) -> list[Any]:
-    """Values of Python's own types; of arrays those that hold text, numbers or booleans, or ``lists`` of them."""
+    """Values of Python's own types; of arrays with text, numbers or booleans, or ``lists`` of them."""
     if isinstance(values, list | tuple) or (lists and hasattr(values, "__array__")):
         return list(values)
     nullable = hasattr(getattr(values, "dtype", None), "numpy_dtype")  # in pandas; numpy makes decimals of large ids
@@ -136,7 +136,7 @@ def _listed(values: Any, lists: bool = False) -> list[Any]:
 
 
 def _described(file: Path, encoder: Path) -> dict[str, Any]:
-    """What the JSON beside a model says, if it is of this model."""
+    """The content of the JSON next to a model, if it belongs to this model."""
     for path in (file, encoder):
         if not path.is_file():
             raise InputError(f"must be a model of bidwise export with its .json, found no {path}", argument="file")

@@ -21,7 +21,7 @@ app = App(
     version=bidwise.__version__,
     help_format="markdown",
     default_parameter=Parameter(consume_multiple=True, negative=()),
-    suppress_keyboard_interrupt=False,  # `run_command` reports what became of the run
+    suppress_keyboard_interrupt=False,  # `run_command` reports the state of the run
 )
 app.command(try_it, name="try")
 for command in (evaluate, train, predict, export):

@@ -4,44 +4,43 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import Bars, column_of_bids, say
+from bidwise.cli.terminal import ADVANCED, Bars, column_of_bids, say
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """What the columns are, and how the auction works.
+    """Roles of columns, and rules of the auction.
 
     Parameters
     ----------
     ctr:
-        Columns of predicted CTR, one per model, separated by spaces.
+        Columns of predicted CTR, one per model.
     click:
         Column of clicks, 0 or 1.
     bid:
-        Column of cost-per-click bids, or of value per click; or a number that all ads bid [default: 1; welfare then
-        counts clicks].
+        Column of bids, or of value per click; or a number, 1 for logs without bids.
     auction:
-        Columns that identify an auction, separated by spaces: day request_id.
+        Columns that identify an auction: day request_id.
     auction_size:
         Instead of --auction: average over every possible auction of this many ads [default: 2, 8, 32 and 256].
     pool_by:
         Ads compete only within the same value of these columns, e.g. keyword day; needs --auction-size.
     cluster:
-        Columns that define clusters, such as advertiser; confidence intervals are taken over clusters instead of ads.
+        Columns that define clusters, such as advertiser; confidence intervals are over clusters instead of ads.
     by:
-        Columns to compare the models by, value by value, such as device advertiser.
+        Columns of segments, such as device advertiser.
     truth:
-        Column of true CTR, if it is known (simulations): welfare and revenue are then expected, not realised.
+        Column of true CTR, in simulations: welfare and revenue are then expected, not realised.
     baseline:
-        The ctr column that the others are compared with [default: the first].
+        The model that the others are compared with [default: the first of --ctr].
     slots:
-        Position multipliers, the first 1, separated by commas: 1,0.8,0.6.
+        Position multipliers, the first 1: 1,0.8,0.6.
     pricing:
         How winners pay: gsp (generalised second price), vcg or first_price.
     reserve:
@@ -53,18 +52,17 @@ class EvaluateOptions:
     calibration_table:
         Table to fit the calibration on; needs --calibrate [default: TABLE itself].
     position:
-        Column of the slot an ad was logged in, from 1; a click in slot k counts 1/alpha_k. Needs --slots.
+        Column of the slot of an ad, from 1; a click in slot k counts 1/alpha_k. Needs --slots.
     sampling_rate:
-        Share of the negatives that the models were trained on; corrects their predictions for it.
+        Share of the negatives that the models were trained on; corrects their predictions.
     weight:
-        Column of weights of ads; an auction has the mean weight of its ads; with --auction-size, an ad competes as
-        often as it weighs.
+        Column of weights of ads; an auction has the mean weight of its ads.
     propensity:
-        Column of the probability with which the log chose the ad, above 0 and at most 1: a click counts 1/propensity.
+        Column of the probability with which the log chose the ad: a click counts 1/propensity.
     separator:
         Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
     no_header:
-        The first line of a text file is a row; columns are called column_1, column_2, ...
+        The text file has no header; columns are called column_1, column_2, ...
     """
 
     ctr: list[str]
@@ -72,23 +70,23 @@ class EvaluateOptions:
     bid: str | None = None
     auction: list[str] | None = None
     auction_size: int | None = None
-    pool_by: list[str] | None = None
-    cluster: list[str] | None = None
+    pool_by: Annotated[list[str] | None, ADVANCED] = None
+    cluster: Annotated[list[str] | None, ADVANCED] = None
     by: list[str] | None = None
     truth: str | None = None
     baseline: str | None = None
     slots: str = "1"
     pricing: Literal["gsp", "vcg", "first_price"] = "gsp"
-    reserve: float = 0.0
-    squash: float = 1.0
+    reserve: Annotated[float, ADVANCED] = 0.0
+    squash: Annotated[float, ADVANCED] = 1.0
     calibrate: Literal["none", "platt", "isotonic"] = "none"
-    calibration_table: str | None = None
-    position: str | None = None
-    sampling_rate: float | None = None
-    weight: str | None = None
-    propensity: str | None = None
-    separator: str | None = None
-    no_header: bool = False
+    calibration_table: Annotated[str | None, ADVANCED] = None
+    position: Annotated[str | None, ADVANCED] = None
+    sampling_rate: Annotated[float | None, ADVANCED] = None
+    weight: Annotated[str | None, ADVANCED] = None
+    propensity: Annotated[str | None, ADVANCED] = None
+    separator: Annotated[str | None, ADVANCED] = None
+    no_header: Annotated[bool, ADVANCED] = False
 
 
 def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:

@@ -10,7 +10,7 @@ from bidwise.cli.terminal import check_run
 def export(run: Path, /, *, out: Path) -> None:
     """Write the model of a run as one ONNX graph, and its encoder as JSON next to it.
 
-    The graph maps ids to CTR and includes ensembles and the calibration. Nothing is written unless onnxruntime scores
+    The graph maps ids to CTR and includes ensembles and the calibration. No file is written unless onnxruntime scores
     as torch does, to 1e-5. Needs onnx, onnxscript and onnxruntime; `bidwise.Scorer` reads the files without torch.
 
     `bidwise export runs/mine --out ctr.onnx`

@@ -21,7 +21,7 @@ def predict(
 ) -> None:
     """Predict the CTR of new rows with a trained model.
 
-    Writes TABLE with one column more; all others stay as they are. Values that training did not see count as rare, and
+    Writes TABLE with one column more; all others stay unchanged. Values that training did not see count as rare, and
     a warning names the columns that have many of them. Example:
 
     `bidwise predict runs/mine new.parquet --out predictions.parquet`
@@ -42,7 +42,7 @@ def predict(
     no_header:
         The first line of a text file is a row [default: as in the run].
     strict:
-        Fail instead of the warning, and write nothing.
+        Fail instead of the warning, and write no file.
     device:
         cpu, cuda, or auto for a GPU if there is one.
     """

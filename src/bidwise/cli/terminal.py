@@ -1,4 +1,4 @@
-"""What a person sees at the terminal: progress bars, and errors in one line."""
+"""Output at the terminal: progress bars, and errors in one line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
 
 import bidwise
 from bidwise.errors import check_name
 from bidwise.urls import check_on_disk
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite what the terminal shows
-SECONDS = 30  # between lines where there is no terminal
+ADVANCED = Parameter(group="Advanced")  # options that few users need: a part of their own in --help
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite the screen
+SECONDS = 30  # between lines without a terminal
 
 
 class Bars:
@@ -64,7 +65,7 @@ class Bars:
         self.progress.start()
 
     def _left(self, work: str, done: float) -> str:
-        """How long the rest takes at the speed so far; what an earlier run had done took no time."""
+        """How long the rest takes at the speed so far; work of an earlier run took no time."""
         from bidwise.report.formatting import duration
 
         when, before = self.started.setdefault(work, (time.monotonic(), done))
@@ -105,7 +106,7 @@ def run_command(app: App, words: Sequence[str], resumes: Collection[str]) -> Non
             print(f"{who}: {as_typed(error, app, words)}\n", end="", file=sys.stderr, flush=True)  # ranks print at once
         raise SystemExit(2) from None
     except KeyboardInterrupt as stop:
-        what = "the same command resumes it" if words and words[0] in resumes else "nothing was written"
+        what = "the same command resumes it" if words and words[0] in resumes else "no file was written"
         print(f"{name}: stopped; {what}", file=sys.stderr)
         raise SystemExit(128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)) from None
     finally:
@@ -119,7 +120,7 @@ def _reported_by_rank_0(error: Exception) -> bool:
 
 
 def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
-    """An error in one line that calls arguments as they are typed: ``--auction-size``, TABLE."""
+    """An error in one line that names arguments as typed: ``--auction-size``, TABLE."""
     chain, apps, _ = app.parse_commands(words)
     arguments = apps[-1].assemble_argument_collection() if chain else ()
     options = {(each.keys or (each.field_info.name,))[-1]: each.name for each in arguments if each.name != "*"}
@@ -172,5 +173,5 @@ def check_run(run: Path, argument: str = "run") -> None:
     """Raise unless the folder has a trained model, before torch is imported."""
     check_on_disk(argument, run, "a folder", "copy it first")
     if not (run / "encoder.json").is_file():
-        found = f"no model in {run}" if run.is_dir() else f"a file at {run}" if run.exists() else f"nothing at {run}"
+        found = f"no model in {run}" if run.is_dir() else f"a file at {run}" if run.exists() else f"no folder at {run}"
         raise bidwise.InputError(f"must be a folder of bidwise train, found {found}", argument)

@@ -11,73 +11,71 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import Bars, check_run, column_of_bids, device_of, say
+from bidwise.cli.terminal import ADVANCED, Bars, check_run, column_of_bids, device_of, say
 from bidwise.urls import check_on_disk
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class TrainOptions:
-    """What the columns are, and how to train on them.
+    """Roles of columns, and training on them.
 
     Parameters
     ----------
     continue_from:
-        Folder of a finished run to continue with the rows of TABLE: its roles, settings, ids, weights and optimizer are
-        kept, new values get ids of their own, and both models are tested on the newest rows. Options override.
+        Folder of a finished run to continue with the rows of TABLE; both models are tested on the newest rows.
     click:
         Column of clicks: 0 or 1, true or false, yes or no.
     bid:
-        Column of cost-per-click bids, or a number that all ads bid [default: 1; welfare then counts clicks].
+        Column of bids per click, or a number that all ads bid [default: 1; welfare then counts clicks].
     auction:
-        Columns that identify an auction, separated by spaces [default: none, any ads may compete].
+        Columns that identify an auction [default: none, any ads may compete].
     numeric:
-        Columns of numbers, separated by spaces [default: inferred].
+        Columns of numbers [default: inferred].
     categorical:
-        Columns of categories, separated by spaces [default: inferred].
+        Columns of categories [default: inferred].
     bag:
-        Text columns with several values in a cell, as a|b|c, separated by spaces (`--set data.bag_separator=';'` for
-        another character). Columns of lists need not be named.
+        Text columns with several values in a cell, such as a|b|c. List columns need no option.
     ignore:
-        Columns that the model must not see, separated by spaces: everything that is not known before the click.
+        Columns to hide from the model: everything that is not known before the click.
     keep:
-        Columns to keep although one, or one of its values, tells the clicks almost perfectly, which stops a run.
+        Columns to train on although they almost give the click away (AUC above 0.99), which stops a run.
     missing:
-        Words that mean a missing value, separated by spaces, in addition to NA, N/A, null, None, NaN and -.
+        Further words for a missing value.
     time:
-        Column to split by: the oldest 80 % train, the next 10 % choose, the newest 10 % test [default: at random].
+        Column to split by: the oldest 80 % train, the next 10 % choose, the newest 10 % test [default: random split].
     time_format:
-        How the times are written, e.g. '%d.%m.%Y %H:%M' [default: ISO dates, or seconds or milliseconds since 1970].
+        Format of the times, e.g. '%d.%m.%Y %H:%M' [default: ISO dates, or seconds or milliseconds since 1970].
     teacher:
-        Column of logged CTR predictions, for losses that need a teacher [default: a log-loss model is trained].
+        Column of logged CTR predictions, for losses that need a teacher [default: a log-loss model].
     weight:
         Column of weights of ads.
     position:
-        Column of the slot in which an ad was logged, from 1; a click in slot k counts 1/alpha_k. Needs --slots.
+        Column of the slot of an ad, from 1; a click in slot k counts 1/alpha_k. Needs --slots.
     slots:
-        Position multipliers, the first 1, separated by commas: 1,0.8,0.6.
+        Position multipliers, the first 1: 1,0.8,0.6.
     sampling_rate:
-        Share of the ads without a click that the table contains; each then counts 1/rate.
+        Share of the ads without a click that the table contains; each counts 1/rate.
     truth:
-        Column of true CTR, if it is known (simulations): the test then measures expected welfare.
+        Column of true CTR, in simulations: the test then measures expected welfare.
     auction_size:
-        Without --auction: ads of an auction in validation and test, fewer in small tables [default: 256].
+        Without --auction: ads per auction in validation and test [default: 256, fewer in small tables].
     model:
-        deepfm, dcnv2 or logistic_regression [default: chosen by a search; dcnv2 without one].
+        deepfm, dcnv2 or logistic_regression [default: chosen by the search].
     recipe:
-        single: the best model of a search; ensemble: the mean of 4; distilled: one that learns from an ensemble; auto:
-        single, unless another recipe is measurably better [default: single].
+        single: the best model of the search; ensemble: the mean of 4; distilled: one that learns from an ensemble;
+        auto: single, unless another recipe is measurably better [default: single].
     loss:
         log_loss, log_plus or any other in bidwise.LOSSES [default: log_loss].
     budget_seconds:
-        CPU seconds that the search for a model may take, about; 0: no search [default: 60 for 200,000 rows of 20
-        columns, in proportion; 0 with --loss].
+        CPU seconds that the search may take, about; 0: no search [default: 60 for 200,000 rows of 20 columns, in
+        proportion; 0 with --loss].
     refit:
         Train the chosen model once more on all rows, the newest included, and serve that [default: yes].
     crosses:
         Look for combinations of columns that predict clicks [default: yes].
     metric:
-        Chooses the epoch: log_loss, welfare (needs thousands of validation auctions) or auc [default: log_loss].
+        Choose the epoch by log_loss, auc or welfare [default: log_loss].
     seed:
         Seed of the split, the initial weights and the batches [default: 0].
     clip:
@@ -85,67 +83,63 @@ class TrainOptions:
     separator:
         Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
     no_header:
-        The first line of a text file is a row; columns are called column_1, column_2, ...
+        The text file has no header; columns are called column_1, column_2, ...
     settings:
-        Any setting as section.key=value, separated by spaces: train.epochs=5 model.hidden=64,64 data.bins=16.
+        Any setting as section.key=value: train.epochs=5 model.hidden=64,64 data.bins=16.
     """
 
     continue_from: Annotated[Path | None, Parameter(name="--continue")] = None
     click: str | None = None
     bid: str | None = None
     auction: list[str] | None = None
-    numeric: list[str] | None = None
-    categorical: list[str] | None = None
-    bag: list[str] | None = None
+    numeric: Annotated[list[str] | None, ADVANCED] = None
+    categorical: Annotated[list[str] | None, ADVANCED] = None
+    bag: Annotated[list[str] | None, ADVANCED] = None
     ignore: list[str] | None = None
-    keep: list[str] | None = None
-    missing: list[str] | None = None
+    keep: Annotated[list[str] | None, ADVANCED] = None
+    missing: Annotated[list[str] | None, ADVANCED] = None
     time: str | None = None
-    time_format: str | None = None
-    teacher: str | None = None
-    weight: str | None = None
-    position: str | None = None
-    slots: str | None = None
-    sampling_rate: float | None = None
-    truth: str | None = None
-    auction_size: int | None = None
+    time_format: Annotated[str | None, ADVANCED] = None
+    teacher: Annotated[str | None, ADVANCED] = None
+    weight: Annotated[str | None, ADVANCED] = None
+    position: Annotated[str | None, ADVANCED] = None
+    slots: Annotated[str | None, ADVANCED] = None
+    sampling_rate: Annotated[float | None, ADVANCED] = None
+    truth: Annotated[str | None, ADVANCED] = None
+    auction_size: Annotated[int | None, ADVANCED] = None
     model: Literal["deepfm", "dcnv2", "logistic_regression"] | None = None
     recipe: Literal["auto", "single", "ensemble", "distilled"] | None = None
     loss: str | None = None
     budget_seconds: float | None = None
-    refit: bool | None = None
-    crosses: bool | None = None
-    metric: Literal["log_loss", "welfare", "auc"] | None = None
-    seed: int | None = None
-    clip: float | None = None
-    separator: str | None = None
-    no_header: bool | None = None
+    refit: Annotated[bool | None, ADVANCED, Parameter(negative="--no-refit")] = None
+    crosses: Annotated[bool | None, ADVANCED, Parameter(negative="--no-crosses")] = None
+    metric: Annotated[Literal["log_loss", "welfare", "auc"] | None, ADVANCED] = None
+    seed: Annotated[int | None, ADVANCED] = None
+    clip: Annotated[float | None, ADVANCED] = None
+    separator: Annotated[str | None, ADVANCED] = None
+    no_header: Annotated[bool | None, ADVANCED] = None
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None
 
 
-def train(table: str, /, *, out: Path, options: TrainOptions | None = None, device: str = "auto") -> None:
+def train(
+    table: str, /, *, out: Path, options: TrainOptions | None = None, device: Annotated[str, ADVANCED] = "auto"
+) -> None:
     """Train a CTR model on a table of logged ads, and evaluate it on the newest of them.
 
-    Prints the type of every column, searches for the best settings of a log-loss model on validation ads, compares
-    other recipes with it, and evaluates on test ads held out from all selection. Writes OUT/report.html,
-    OUT/result.json and the model. The same command resumes an interrupted run. Under torchrun all processes train one
-    model together, on the same files. Examples:
+    Prints the type of every column, searches for the best model on validation ads, and tests it on ads held out from
+    all choices. Writes OUT/report.html, OUT/result.json and the model. The same command resumes an interrupted run.
+    Options with several values take them separated by spaces. Examples:
 
     `bidwise train ads.parquet --click click --bid bid --auction id --time time --out runs/mine`
 
-    `bidwise train config.toml --out runs/mine --set train.learning_rate=3e-4`
-
     `bidwise train today.parquet --continue runs/monday --out runs/tuesday`
-
-    `torchrun --standalone --nproc-per-node 2 -m bidwise train config.toml --out runs/mine`
 
     Parameters
     ----------
     table:
-        Parquet, CSV or TSV file, one row per logged ad, or a folder of them; also a URL (s3://, gs://, az://, https://)
-        or, quoted, a pattern such as `'day=*/*.parquet'`. It may exceed the memory. Or a TOML file with sections data,
-        model and train, as a run leaves it in OUT/config.toml; options override the file. Or a prepared store,
-        such as OUT/store of another run, with the roles of its columns.
+        Parquet, CSV or TSV file, one row per ad that was shown; a folder, a URL (s3://, gs://, az://, https://) or a
+        quoted pattern such as `'day=*/*.parquet'`; a TOML file such as OUT/config.toml, which options override; or the
+        store of another run, OUT/store.
     out:
         Folder of the run.
     device:

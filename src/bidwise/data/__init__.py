@@ -1,4 +1,4 @@
-"""Where ads come from. Names are imported when they are first used: tables are read without torch."""
+"""Sources of ads. Names are imported when they are first used: tables are read without torch."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -35,7 +35,7 @@ class AdTable:
     weights: Floats | None = None
     propensity: Floats | None = None  # probability with which the log chose the ad
     groups: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # of every ad, for each of the keys
-    labels: dict[str, list[str]] = field(default_factory=dict)  # what the groups of a key are called
+    labels: dict[str, list[str]] = field(default_factory=dict)  # names of the groups of a key
     left_out: int = 0
 
     @property
@@ -83,7 +83,7 @@ def read_ads(
         propensity: column of the probability with which the log chose the ad, in (0, 1].
         keys: columns by which ads are grouped, ``{"pool": ["keyword", "day"]}``, into ``groups`` and ``labels``.
         slots: the largest position.
-        name: what errors call a table that is no file.
+        name: the name of a table in memory, for errors.
 
     >>> ads = read_ads({"a": [0.1, 0.2], "y": [0, 1], "b": [1.0, 2.0]}, ctr=["a"], click="y", bid="b")
     >>> ads.bids, ads.offsets
@@ -105,7 +105,7 @@ def read_ads(
     for role, column, others in [*own, *(("auction", column, [*roles]) for column in named)]:
         again = [other for other in others if column is not None and column in roles[other]]
         if again:
-            words = f"must be a column of its own, not that of {{}}, found {column!r}"
+            words = f"must be a column of its own, not also {{}}, found {column!r}"
             raise InputError(words, argument=role, others=again[:1])
     if twice := sorted(column for column in ctr if [*ctr].count(column) > 1):
         raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
@@ -149,7 +149,7 @@ def checked_numbers(
     read = {column: _known_numbers(frame[column], click == column) for column in columns}
 
     def check(column: str | None, expected: str, between: tuple[float, float], whole: bool = False) -> None:
-        """Raise unless all values of a column, where there is one, are in a range."""
+        """Raise unless all values of a column, if there is one, are in a range."""
         if column is None:
             return
         values = read[column]
@@ -165,7 +165,7 @@ def checked_numbers(
         hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
         check(column, f"a CTR must be in [0, 1]; {hint}", (0, 1))
     check(click, "a click must be 0 or 1", (0, 1), whole=True)
-    check(roles.get("bid"), "a bid must be above 0, from 1e-100 to 1e100; leave out ads without a bid", USUAL)
+    check(roles.get("bid"), "a bid must be above 0, from 1e-100 to 1e100; drop ads without a bid", USUAL)
     check(roles.get("truth"), "a true CTR must be in [0, 1]", (0, 1))
     check(roles.get("weight"), "a weight must be above 0, from 1e-100 to 1e100", USUAL)
     expected = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
@@ -197,7 +197,7 @@ def _known_numbers(column: pl.Series, click: bool) -> Floats:
 
 
 def group_ids(keys: pl.DataFrame) -> tuple[NDArray[np.int64], list[str]]:
-    """The group of every row, rows with the same values in all columns, and what groups are called.
+    """The group of every row, rows with the same values in all columns, and the names of groups.
 
     Groups count from 0 in the order of their first rows; missing values are a group of their own.
 
@@ -212,7 +212,7 @@ def group_ids(keys: pl.DataFrame) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def _runs(keys: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.int64]]:
-    """What runs of rows with the same values are called, as text, and the run of every row: ads of an auction are often
+    """Names of runs of rows with the same values, as text, and the run of every row: ads of an auction are often
     together."""
     for column in keys:
         _check_flat(column)

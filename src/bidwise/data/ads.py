@@ -1,4 +1,4 @@
-"""Ads as models are trained on them: features, clicks, bids, and what else is known of each."""
+"""Ads as training data: features, clicks, bids, and further columns."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Ads:
     """Ads of one data set, or of several repeats with leading dimensions.
 
     Args:
-        features: what the model sees, ``(..., ads, width)``.
+        features: the input of the model, ``(..., ads, width)``.
         clicks: 0 or 1, ``(..., ads)``.
         bids: cost-per-click bids, above 0.
         offsets: bounds of the auctions, int64 ``(auctions + 1,)``, the same for all repeats; ``None``: ads that were
-            not in auctions, any of which may compete.
+            not in auctions: any of them may compete.
         teacher: another model's CTR of the same ads.
-        truth: their true CTR, known in simulations alone.
+        truth: their true CTR, known only in simulations.
         weights: how much each ad counts, above 0; ``None``: all alike.
         exposure: the multiplier of the slot an ad was logged in, in (0, 1]; a click then counts 1 / exposure.
         auction_size: of ads that were not in auctions, how many compete: validation measures all auctions of this many
@@ -72,7 +72,7 @@ class Ads:
             check_whole("auction_size", self.auction_size, 1)
             if self.offsets is not None:
                 raise InputError(
-                    "must be None for ads in auctions, whose {} are known", argument="auction_size", others=["offsets"]
+                    "must be None for ads in auctions: their {} are known", argument="auction_size", others=["offsets"]
                 )
             if self.auction_size > len(self):
                 raise InputError(
@@ -81,7 +81,7 @@ class Ads:
 
     @staticmethod
     def of(features: Any, clicks: Any, bids: Any, *, auction: Any = None, **columns: Any) -> Ads:
-        """Ads of numpy arrays, pandas or polars columns (of features also frames) or lists, whose numbers are copied.
+        """Ads of numpy arrays, pandas or polars columns (of features also frames) or lists; numbers are copied.
 
         Args:
             auction: the id of each ad's auction, in place of ``offsets``; see :func:`bidwise.offsets`.
@@ -91,7 +91,7 @@ class Ads:
         tensor([0, 2, 3])
         """
         if auction is not None and columns.get("offsets") is not None:
-            raise InputError("must be None where {} are given, found both", argument="auction", others=["offsets"])
+            raise InputError("must be None if {} are given, found both", argument="auction", others=["offsets"])
         size = columns.pop("auction_size", None)
         given = {"clicks": clicks, "bids": bids, **{name: each for name, each in columns.items() if each is not None}}
         tensors: dict[str, Any] = {name: tensor_of(name, each) for name, each in given.items()}
@@ -104,7 +104,7 @@ class Ads:
 
     @property
     def labels(self) -> Tensor:
-        """Clicks, over the multiplier of the slot they were made in where that is known."""
+        """Clicks, over the multiplier of their slot if that is known."""
         return self.clicks if self.exposure is None else self.clicks / self.exposure
 
     def __len__(self) -> int:
@@ -147,14 +147,14 @@ class Ads:
 
 
 def stack(repeats: Sequence[Ads]) -> Ads:
-    """Data sets of one size side by side, with a leading dimension: what a batched model trains on at once.
+    """Data sets of one size in parallel, with a leading dimension: a batched model trains on all at once.
 
     >>> one = Ads(torch.zeros(3, 2), torch.zeros(3), torch.ones(3))
     >>> stack([one, one]).features.shape
     torch.Size([2, 3, 2])
     """
     if not repeats:
-        raise InputError("repeats must hold at least one data set, found none")
+        raise InputError("repeats must contain at least one data set, found none")
     first, together = repeats[0], dict[str, Any]()
     for name in ("features", *COLUMNS, "offsets"):
         columns = [getattr(ads, name) for ads in repeats]

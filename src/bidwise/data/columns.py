@@ -153,7 +153,7 @@ class Column:
     values: int  # different ones
     missing: float  # share of the rows
     reason: str
-    spelling: str = "text"  # of categories: "text" as it is written, "number" if 7, 7.0 and "7.0" are the same
+    spelling: str = "text"  # of categories: "text" as written, "number" if 7, 7.0 and "7.0" are the same
     steps: str = "bins"  # of numbers: "bins" of equally many rows, or one for each of the "values"
     decimal: str = "."  # of numbers in text
     slots: int = 1  # of bags
@@ -213,7 +213,7 @@ class Categorical:
         return np.array(rows["id"].to_numpy(), dtype=np.int32)
 
     def _found(self, text: pl.Series) -> NDArray[np.int32]:
-        """The id of every text: that of the word with its hash, if it is the same word."""
+        """The id of every text: the id of the word with its hash, if it is the same word."""
         hashes, places = self.lookup
         found = np.full(len(text), RARE, np.int32)
         if len(hashes):
@@ -289,13 +289,13 @@ class Numeric:
 
 @dataclass(frozen=True, eq=False)
 class Cross(Categorical):
-    """A combination of one to three other columns, whose words are the ids of their values, as one number: id 0 for
+    """A combination of one to three other columns; its words are the ids of their values, as one number: id 0 for
     those rarely or never seen together. Bins of numbers are joined into ``groups`` of neighbours."""
 
     kind: ClassVar = "cross"
     of: tuple[str, ...] = ()  # names of the columns
     sizes: tuple[int, ...] = ()  # ids of each when the words were learned; later ones are rare
-    groups: tuple[int, ...] = ()  # of each; 0: ids as they are
+    groups: tuple[int, ...] = ()  # of each; 0: unchanged ids
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -304,7 +304,7 @@ class Cross(Categorical):
 
     @cached_property
     def table(self) -> Combinations:
-        """What looks rows up."""
+        """The look-up of rows."""
         return Combinations(self.vocabulary.cast(pl.Int64).to_numpy(), self.sizes, self.groups)
 
 
@@ -335,7 +335,7 @@ class Encoder:
 
     @staticmethod
     def fit(table: Any, columns: Sequence[Column], *, min_count: int, bins: int, **options: Any) -> Encoder:
-        """Learn from a table, all rows of which are training rows; ``options`` are those of a :class:`Learner`."""
+        """Learn from a table of training rows only; ``options`` as in :class:`Learner`."""
         learner = Learner(columns, **options)
         learner.add(learner.counted(open_table(table).frame(learner.names)))
         return learner.encoder(min_count=min_count, bins=bins)
@@ -401,7 +401,7 @@ class Encoder:
         return [ids[:, starts[name]] for name in cross.of]
 
     def crossed(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Ids with those of all crosses made again, of rows whose plain columns were changed."""
+        """Ids with all crosses made again, of rows with changed plain columns."""
         ids = ids.copy()
         for column, at in zip(self.columns, self.spans, strict=True):
             if isinstance(column, Cross):
@@ -428,7 +428,7 @@ class Encoder:
         return Encoder(tuple(columns))
 
     def to_json(self, *, words: bool = True) -> dict[str, Any]:
-        """What :meth:`from_json` reads; without ``words`` each vocabulary is the number of its words."""
+        """The input of :meth:`from_json`; without ``words`` each vocabulary is the number of its words."""
         columns = []
         for column in self.columns:
             plain = {each.name: getattr(column, each.name) for each in fields(column) if each.name != "vocabulary"}
@@ -509,7 +509,7 @@ class Learner:
         return [each.column.name for each in self.learning]
 
     def counted(self, rows: pl.DataFrame, sample: NDArray[np.bool_] | None = None) -> list[Any]:
-        """What training rows add; bins are of the rows in the ``sample``, by default all. Changes nothing,
+        """The facts of training rows; bins use rows in the ``sample``, by default all. No side effects,
         so that threads can call it."""
         return [each.counted(rows[each.column.name], sample) for each in self.learning]
 
@@ -519,7 +519,7 @@ class Learner:
             each.add(its)
 
     def encoder(self, *, min_count: int, bins: int) -> Encoder:
-        """What was learned; it ends the learning.
+        """The learned encoder; it ends the learning.
 
         Args:
             min_count: values seen less often are rare.
@@ -605,7 +605,7 @@ class _Numbers:
 def least_count(rows: int) -> int:
     """How often a value must be seen to have an id of its own: once for every 100,000 training rows, 2 to 10 times.
 
-    Values seen once teach what to expect of unseen ones.
+    Values seen once show how unseen ones will behave.
 
     >>> least_count(5_000), least_count(500_000), least_count(5_000_000)
     (2, 5, 10)

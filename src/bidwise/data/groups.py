@@ -28,15 +28,15 @@ SORT = 'order = np.argsort(ids, kind="stable"), then features[order], clicks[ord
 def offsets(ids: Any = None, *, sizes: Any = None) -> Tensor:
     """Bounds of auctions, int64 ``(auctions + 1,)``, of the auction id of every ad or of the size of every auction.
 
-    This is what every loss and metric takes as ``offsets``: auction ``k`` is the rows ``offsets[k]:offsets[k + 1]``.
+    Every loss and metric takes this as ``offsets``: auction ``k`` is the rows ``offsets[k]:offsets[k + 1]``.
 
     Args:
-        ids: one of any type for each ad, those of an auction next to each other: a tensor, a list, a numpy array or a
+        ids: one of any type for each ad, with the ads of an auction adjacent: a tensor, a list, a numpy array or a
             pandas or polars column.
         sizes: ads of each auction, in their order; 0 is an auction without ads.
 
     Returns:
-        A tensor, on the device of the ids or sizes where those are one.
+        A tensor, on the device of the ids or sizes if these are tensors.
 
     >>> offsets(["monday", "monday", "friday"]), offsets(sizes=[2, 1])
     (tensor([0, 2, 3]), tensor([0, 2, 3]))
@@ -89,7 +89,7 @@ def _bounds_of_ids(values: NDArray[Any], ids: Any) -> NDArray[np.int64]:
 
 
 def _is_missing(each: Any) -> bool:
-    """None, the NA of pandas, or what is not even equal to itself: NaN and NaT."""
+    """None, the NA of pandas, or a value that differs from itself: NaN and NaT."""
     return each is None or is_na(each) or (not hasattr(each, "__len__") and bool(each != each))
 
 
@@ -107,7 +107,7 @@ def tensor_of(argument: str, values: Any) -> Tensor:
             array = array.astype(np.float64)
     if array.dtype.kind not in "fiub":
         raise InputError(
-            f"must hold numbers, found {array.dtype}; bidwise.CTRClassifier and bidwise.table.train take text too",
+            f"must contain numbers, found {array.dtype}; bidwise.CTRClassifier and bidwise.table.train take text too",
             argument=argument,
         )
     return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
@@ -167,11 +167,11 @@ class AuctionBatchSampler(Sampler[list[int]]):
             yield (torch.arange(int(sizes.sum())) + shift.repeat_interleave(sizes)).tolist()
 
     def __len__(self) -> int:
-        """Batches of this epoch; where sizes differ that may change with the order."""
+        """Batches of this epoch; it may change with the order if sizes differ."""
         return len(self._mine(len(self._order()[1]) - 1))
 
     def _order(self) -> tuple[Tensor, list[int]]:
-        """The auctions in the order of this epoch, and where in it batches begin, with the end."""
+        """The auctions in the order of this epoch, and the bounds of batches in it."""
         many = len(self.sizes)
         order = torch.arange(many)
         if self.shuffle:
@@ -186,7 +186,7 @@ class AuctionBatchSampler(Sampler[list[int]]):
         return order, cuts
 
     def _mine(self, batches: int) -> list[int]:
-        """Batches of this rank: every ``world``-th, the first ones again where they do not go round."""
+        """Batches of this rank: every ``world``-th, the first ones again if they do not divide evenly."""
         each = -(-batches // self.world)
         return [number % batches for number in range(self.rank, each * self.world, self.world)]
 
@@ -208,7 +208,7 @@ def collate_auctions(samples: Sequence[Any]) -> dict[str, Any]:
     """
     longest = max((len(sample) for sample in samples if not isinstance(sample, Mapping)), default=0)
     if longest > len(SAMPLE):
-        raise InputError(f"samples must be {', '.join(SAMPLE)} where they are tuples, found {longest} values")
+        raise InputError(f"samples must be {', '.join(SAMPLE)} if they are tuples, found {longest} values")
     named = [
         dict(sample) if isinstance(sample, Mapping) else dict(zip(SAMPLE, sample, strict=False)) for sample in samples
     ]

@@ -1,4 +1,4 @@
-"""What the columns of a table are: facts of all rows, block by block, lead to the use of each column and a reason."""
+"""Types of columns: facts of all rows, block by block, lead to the use of each column and a reason."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from bidwise.values import MISSING_WORDS, SLOTS
 
 KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
 FEW, ROWS_EACH = 1000, 20  # most different whole numbers with a bin each, and rows for each of them
-COME_BACK = 0.01  # of the rows have a value that was there before, at least, or a category has nothing to teach
+COME_BACK = 0.01  # of the rows have a value that was there before, at least, or a category carries no information
 NUMERIC = 0.99  # of the cells that are not missing are numbers in a numeric column
 CODE = re.compile(
     r"(?:^|[\W\d_])(?i:ids?|codes?|zip|zipcode|postal|postcode|hash|key|type|category|class|group|segment)[\W\d_]*$"
     r"|[a-z](?:I[dD]|Code|Zip|Key|Type|Category|Class|Group|Segment)[\W\d_]*$"
 )
 CODES = 0.001  # of the numbers of a numeric column begin with a zero, at most
-CODE_DIGITS = 5  # of numbers that look like codes, all of which have as many
+CODE_DIGITS = 5  # of numbers that look like codes, all of the same length
 EPOCHS = (10, 13)  # digits of seconds and milliseconds since 1970
 TIME = (
     r"^(?:[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9:.]+(?: ?(?:Z|UTC|[+-][0-9:]+))?)?|[0-9]{1,2}:[0-9]{2}(?::[0-9.]+)?"
@@ -48,7 +48,7 @@ GROUPED = r"^[+-]?[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+(?:\.[0-9]+)?|(?:\.[0-9]{3})+,
 
 
 class Counts(NamedTuple):
-    """How many rows, and values in them, are what; of a bag the values of all its lists count."""
+    """Counts of rows, and of values, by type; of a bag the values of all its lists count."""
 
     rows: int = 0
     missing: int = 0  # rows
@@ -140,7 +140,7 @@ class Facts:
         return facts
 
     def seen(self, block: Block) -> list[Seen]:
-        """What a block adds; changes nothing, so that threads can call it."""
+        """The facts of a block; has no side effects, so that threads can call it."""
         return [self._seen(column.alias("value"), name, block) for name, column in block.frame.to_dict().items()]
 
     def add(self, seen: list[Seen]) -> None:
@@ -166,7 +166,7 @@ class Facts:
         if _odd(dtype):
             return Seen(Counts(rows, column.null_count()))
         values, count = value_counts(column.drop_nulls())
-        values = values.cast(pl.String) if dtype in (pl.Categorical, pl.Enum) else values  # codes are those of a block
+        values = values.cast(pl.String) if dtype in (pl.Categorical, pl.Enum) else values  # codes are local to a block
         gone = np.zeros(len(values), bool)
         if values.dtype == pl.String:
             values = values.str.strip_chars()
@@ -188,7 +188,7 @@ class Facts:
     ) -> list[Column]:
         """Every column with its use and the reason; columns with a role first. Raises if there is none to learn from.
 
-        With ``previous`` columns are what they are in that encoder; others are dropped.
+        With ``previous``, types of columns come from that encoder; other columns are dropped.
         """
         name = self.source.name
         named = dict.fromkeys(self.bags, "bag") | dict.fromkeys(categorical, "categorical")
@@ -232,7 +232,7 @@ class Facts:
         odd = _odd(dtype) and not (_lists(dtype) and named in (None, "bag"))
         if named and (odd or dtype.is_temporal()):
             kind = "lists of text or whole numbers, or text" if named == "bag" else "text or numbers"
-            raise InputError(f"{self.source.name}: column {name!r} must hold {kind}, found {dtype}")
+            raise InputError(f"{self.source.name}: column {name!r} must contain {kind}, found {dtype}")
         dropped = partial(self._column, name, DROPPED)
         if odd:
             return dropped(f"neither text nor numbers: {dtype}")
@@ -265,7 +265,7 @@ class Facts:
             if numbers < most and not comma and dtype != pl.Boolean:
                 bad = (*self.sketches[name].total.bad, "text")[0]
                 odd = f"{seen.entries - numbers:,} of {seen.entries:,} that are not, such as {bad}"
-                raise InputError(f"{self.source.name}: column {name!r} must hold numbers to be numeric, found {odd}")
+                raise InputError(f"{self.source.name}: column {name!r} must contain numbers to be numeric, found {odd}")
             return self._numbers(name, "named as numeric", comma)
         if comma and seen.commas == seen.thousands:
             fix = "write them without it, or name the column --numeric if it is a decimal one"
@@ -282,7 +282,7 @@ class Facts:
         if seen.decimals or comma:
             return self._numbers(name, f"numbers with {'a decimal comma' if comma else 'decimals'}", comma)
         if CODE.search(name):
-            return category("whole numbers whose name says that they are codes")
+            return category("whole numbers with a name of codes")
         values, (fewest, most_digits) = self.sketches[name].values, self.sketches[name].total.digits
         few = values * ROWS_EACH <= self.rows
         if fewest == most_digits >= CODE_DIGITS and fewest not in EPOCHS and few:
@@ -294,7 +294,7 @@ class Facts:
         return self._numbers(name, f"{values:,} different whole numbers")
 
     def _numbers(self, name: str, reason: str, comma: bool = False, **more: Any) -> Column:
-        """A column of numbers; the reason tells which cells are none."""
+        """A column of numbers; the reason names the cells that are not."""
         seen, bad = self.sketches[name].total.counts, self.sketches[name].total.bad
         if (count := seen.entries - seen.numbers - seen.commas) and bad:
             odd = "s are no number and missing, such as" if count > 1 else " is no number and missing,"

@@ -25,7 +25,7 @@ from bidwise.data.table_files import BadRow
 from bidwise.run_folder import take_room
 
 SHARES = (0.8, 0.1, 0.1)
-UNFINISHED = "unfinished"  # what folders inside a run folder begin with that the next start removes
+UNFINISHED = "unfinished"  # prefix of folders inside a run folder that the next start removes
 LEAST = 20  # auctions, or pairs of rows: two for each tenth
 ISO = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
 DATED = re.compile("%[-_0]?[YyGgCsDFcxv+]")  # in a format with a year
@@ -65,7 +65,7 @@ def split(
     sizes = np.ones(rows, np.int64) if auction is None else np.bincount(auction)
     groups, what, least = len(sizes), *(("rows", 2 * LEAST) if auction is None else ("auctions", LEAST))
     if groups < least:
-        found = f"{groups}" if auction is None or groups > 1 else "one: what names them is the same in all rows"
+        found = f"{groups}" if auction is None or groups > 1 else "one: their id is the same in all rows"
         words = f"must have at least {least} {what} to be split into training, validation and test"
         raise InputError(f"{name} {words}, found {found}")
     if time is None:
@@ -88,7 +88,7 @@ def split(
         return {part: Split(order[a:b], None) for part, (a, b) in zip(SPLITS, bounds, strict=True)}
     place = np.empty(groups, np.int64)
     place[order] = np.arange(groups)
-    placed = np.argsort(place[auction], kind="stable")  # auctions in their new order, ads in that of the table
+    placed = np.argsort(place[auction], kind="stable")  # auctions in their new order, ads in the table's order
     ends = np.append(0, ends)
     return {
         part: Split(placed[ends[a] : ends[b]], ends[a : b + 1] - ends[a])
@@ -107,7 +107,7 @@ def times_of(column: pl.Series, time_format: str | None = None, missing: Sequenc
     dtype = column.dtype
     if dtype in (pl.Time, pl.Duration) or not (dtype == pl.String or dtype.is_numeric() or dtype.is_temporal()):
         what = "a time of day" if dtype == pl.Time else str(dtype)
-        raise InputError(f"column {column.name!r} must hold dates with or without a time of day, found {what}")
+        raise InputError(f"column {column.name!r} must contain dates with or without a time of day, found {what}")
     if dtype == pl.String:
         if time_format is not None and not DATED.search(time_format):
             raise InputError(f"must have a year, found {time_format!r}: a time of day is no time", "time_format")
@@ -163,7 +163,7 @@ def _unclear(text: str) -> tuple[int, bool]:
 
 
 def _expected(text: str, time_format: str | None) -> str:
-    """What a time must be instead, with both readings of a date that has two."""
+    """The expected form of a time, with both readings of an ambiguous date."""
     if time_format is not None:
         return f"a time must be in the format {time_format}"
     if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9.]+)?", text):
@@ -194,7 +194,7 @@ def shown_times(times: pl.Series) -> pl.Series:
 
 
 def auction_size(most: int, *rows: int) -> int:
-    """Ads of an auction where the table names none: ``most``, fewer where validation or test would have fewer than 100.
+    """Ads of an auction if the table has no ids: ``most``, fewer if validation or test would have fewer than 100.
 
     >>> auction_size(256, 100_000, 100_000), auction_size(256, 1_000, 1_200), auction_size(256, 40, 40)
     (256, 10, 2)
@@ -203,7 +203,7 @@ def auction_size(most: int, *rows: int) -> int:
 
 
 def halves(ads: Ads, seed: int, folder: Path | None = None) -> tuple[Ads, Ads]:
-    """The auctions, or ads that are in none, in two random halves: what one chooses is not known to the other.
+    """The auctions, or ads without auctions, in two random halves: a choice on one is unknown to the other.
 
     With a ``folder`` their columns are files in it, without a name, that end with their last use.
     """
@@ -213,7 +213,7 @@ def halves(ads: Ads, seed: int, folder: Path | None = None) -> tuple[Ads, Ads]:
 
 
 def _some(ads: Ads, which: Tensor, folder: Path | None) -> Ads:
-    """Some auctions of ``ads``, or some ads where there are none."""
+    """Some auctions of ``ads``, or some ads without auctions."""
     rows, bounds = which, None
     if ads.offsets is not None:
         sizes = ads.offsets.diff()[which]

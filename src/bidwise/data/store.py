@@ -1,4 +1,4 @@
-"""The store: ads as memory-mapped columns, with a schema and checksums; what models are trained on at any size."""
+"""The store: ads as memory-mapped columns, with a schema and checksums; training data of any size."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def chunks(first: int, last: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class Field:
-    """A column of categories: ids from 0 to ``values`` - 1, of which 0 is rare and 1 is missing.
+    """A column of categories: ids from 0 to ``values`` - 1: 0 is rare, 1 is missing.
 
-    A bag has ``slots`` ids for an ad, side by side; those of slots that are not used are 1.
+    A bag has ``slots`` adjacent ids for an ad; unused slots are 1.
     """
 
     name: str
@@ -75,14 +75,14 @@ def spans(slots: Iterable[int]) -> list[slice]:
 
 @dataclass(frozen=True)
 class Stated:
-    """What the schema says of a file."""
+    """The schema of a file."""
 
     bytes: int
     crc32: str
 
 
 class Store:
-    """A folder of columns, one ``.npy`` for each split and column, which is read as it is needed.
+    """A folder of columns, one ``.npy`` for each split and column, which is read on demand.
 
     Args:
         folder: with ``store.json``, which is written last: a folder without it is not finished.
@@ -106,10 +106,10 @@ class Store:
         for name, stated in from_json(dict[str, Stated], self.schema.get("files"), f"files of {path}").items():
             check_name(f"files of {path}", name, _files(SPLITS, *TYPES))  # ours: none leads out of the folder
             file = self.folder / name
-            state = f"{file.stat().st_size:,} bytes" if file.is_file() else "nothing"
+            state = f"{file.stat().st_size:,} bytes" if file.is_file() else "no file"
             if state != f"{stated.bytes:,} bytes":
                 raise InputError(
-                    f"{file} must have the {stated.bytes:,} bytes that {SCHEMA} tells, found {state}; {AGAIN}"
+                    f"{file} must have the {stated.bytes:,} bytes stated in {SCHEMA}, found {state}; {AGAIN}"
                 )
             if verify and (crc := checksum(file)) != stated.crc32:
                 found = f"{crc}: the file was changed or damaged"
@@ -117,7 +117,7 @@ class Store:
 
     @property
     def cardinalities(self) -> list[int | tuple[int, int]]:
-        """What models are built for: values of every field, and slots of a bag."""
+        """The shape that models need: values of every field, and slots of a bag."""
         return [field.cardinality for field in self.fields]
 
     def has(self, name: str, split: str = "train") -> bool:
@@ -125,7 +125,7 @@ class Store:
         return _file(split, name) in self.schema["files"]
 
     def column(self, split: str, name: str) -> NDArray[Any]:
-        """A column as an array over the file; nothing is read yet."""
+        """A column as an array over the file, not read yet."""
         check_name("split", split, self.splits)
         if not self.has(name, split):
             raise InputError(
@@ -144,7 +144,7 @@ class Store:
         return [name for name in TYPES if self.has(name, split)]
 
     def ads(self, split: str, *, auction_size: int | None = None) -> Ads:
-        """The ads of a split; columns stay on disk. Where the store has no auctions, ``auction_size`` ads compete."""
+        """The ads of a split; columns stay on disk. If the store has no auctions, ``auction_size`` ads compete."""
         check_name("split", split, self.splits)
         columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in self.columns(split)}
         if "bids" not in columns:
@@ -196,7 +196,7 @@ class StoreWriter:
     def column(self, split: str, name: str, *, width: int | None = None, length: int | None = None) -> NDArray[Any]:
         """An array over the file, to fill.
 
-        ``width`` is that of ``features``, ``length`` the number of entries where it is not that of the
+        ``width`` is for ``features``, ``length`` the number of entries if it differs from the number of
         ads. Its place on the disk is taken at once: a full disk is an error here, where writing to a mapped file would
         be a crash.
         """
@@ -204,7 +204,7 @@ class StoreWriter:
         path.parent.mkdir(exist_ok=True)  # not those above: a folder that was removed must not come back half empty
         rows = self.splits[split] if length is None else length
         shape = (rows,) if width is None else (rows, width)
-        if not rows:  # nothing to map
+        if not rows:  # no rows to map
             with path.open("wb") as file:
                 np.save(file, np.zeros(shape, TYPES[name]))
             return np.zeros(shape, TYPES[name])
@@ -220,13 +220,13 @@ class StoreWriter:
         return read_array(self.folder / f"{_file(split, name)}.part")
 
     def names(self, split: str, *names: str) -> list[str]:
-        """Those of the columns that were filled."""
+        """The ads of the columns that were filled."""
         return [name for name in names if (self.folder / f"{_file(split, name)}.part").is_file()]
 
     def widened(self, split: str, name: str, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """A column that was filled, and an array over its successor of another width, to fill from it."""
         old = self.written(split, name)
-        (self.folder / f"{_file(split, name)}.part").unlink()  # it stays readable until nothing refers to it
+        (self.folder / f"{_file(split, name)}.part").unlink()  # it stays readable while it is in use
         return old, self.column(split, name, width=width)
 
     def finish(self, *, fields: Sequence[Field], about: Mapping[str, Any]) -> Store:
@@ -234,7 +234,7 @@ class StoreWriter:
 
         Args:
             fields: in the order of the features.
-            about: where the data came from, with which options, and what was counted.
+            about: the origin of the data, the options, and the counts.
         """
         files = [file for file in _files(self.splits, *TYPES) if (self.folder / f"{file}.part").is_file()]
         for file in files:
@@ -262,7 +262,7 @@ def _files(splits: Iterable[str], *names: str) -> list[str]:
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    """Over the same memory; the file is opened for reading alone, which torch has no word for."""
+    """Over the same memory; the file is opened read-only, which torch cannot express."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

@@ -82,7 +82,7 @@ class BadRow(InputError):
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows of a table. Cells of text files are text, empty ones null, nothing trimmed."""
+    """Consecutive rows of a table. Cells of text files are text, empty ones null, untrimmed."""
 
     source: Source
     frame: pl.DataFrame
@@ -90,7 +90,7 @@ class Block:
     share: float = 1.0  # of the table that is read with this block, for progress
     file: str = ""  # of text, the file
     line: int = 0  # of text, the line that the block begins with, as an editor counts
-    text: bytes | None = None  # of text, the rows as they are written, with their line ends
+    text: bytes | None = None  # of text, the unchanged rows with their line ends
 
     def where(self, row: int) -> str:
         """The place of a row of the frame: ``ads.csv, line 17``, or ``ads.parquet, row 15 (rows count from 0)``."""
@@ -107,7 +107,7 @@ class Block:
             raise BadRow(error.column, error.row, error.found, error.place or self.where(error.row)) from None
 
     def extended(self, cells: pl.Series) -> bytes:
-        """Of text, the rows as they are written with one more cell each; line ends stay."""
+        """Of text, the unchanged rows with one more cell each; line ends stay."""
         text = self.text or b""
         if b'"' in text:  # there may be line ends inside of quotes
             bounds = np.append(-1, _row_ends(text)).tolist()
@@ -132,7 +132,7 @@ class Source:
 
     name: str  # as errors call it
     schema: pl.Schema  # of text all columns are pl.String
-    text: bool = False  # whether it is text, of which all cells are pl.String
+    text: bool = False  # whether it is text: all cells are pl.String
     files: Sequence[Path] = ()  # on this machine; none of a URL, a frame or a mapping
     separator: str | None = None  # of text
     header: bool = True  # of text, whether files begin with a line of names
@@ -155,7 +155,7 @@ class Source:
             rows += len(block.frame)
             yield block
         if not rows:
-            raise InputError(f"{self.name} must hold ads, found no rows")
+            raise InputError(f"{self.name} must contain ads, found no rows")
         self.rows = rows
 
     def _blocks(self, columns: list[str] | None) -> Iterator[Block]:
@@ -177,7 +177,7 @@ class Source:
         return self
 
     def header_line(self, column: str) -> bytes:
-        """Of text with a header, its first line with one more name, as it is written; empty without a header."""
+        """Of text with a header, its first line with one more name; empty without a header."""
         return b""
 
     def reads(self, path: str | Path) -> bool:
@@ -316,7 +316,7 @@ class _Text(Source):
         first, path = next(iter(files.items()))
         line = next(self._texts(first, path, size=2**16), (b"", 1, 0))[0]
         if not line:
-            raise InputError(f"{first} must hold ads, found an empty file")
+            raise InputError(f"{first} must contain ads, found an empty file")
         self.separator = separator or ("\t" if b"\t" in line.partition(b"\n")[0] else ",")
         self.schema = pl.Schema(dict.fromkeys(self._names(first, line)[0], pl.String))
         if len(self.columns) == 1 and (mark := re.search("[,;\t|]", self.columns[0] if header else line.decode())):
@@ -356,7 +356,7 @@ class _Text(Source):
             raise _unreadable(name, error) from None
 
     def _names(self, file: str, text: bytes) -> tuple[list[str], int]:
-        """The names of the columns of a file, and where its rows begin."""
+        """The names of the columns of a file, and the start of its rows."""
         end = _first_row(text)
         first = text[:end]
         if LIBSVM.fullmatch(first):
@@ -366,7 +366,7 @@ class _Text(Source):
         if not first.strip():
             raise InputError(f"{file} must begin with the names of its columns, found an empty line")
         if b"\r" in first.rstrip(b"\r\n"):
-            raise InputError(f"{file} must have lines that end in \\n or \\r\\n, found \\r alone; convert it: mac2unix")
+            raise InputError(f"{file} must have lines that end in \\n or \\r\\n, found only \\r; convert it: mac2unix")
         _check_utf8(file, first, 1)
         cells = next(csv.reader(io.StringIO(first.decode(), newline=""), delimiter=self.separator or ","))
         if not self.header:
@@ -397,7 +397,7 @@ class _Text(Source):
         raise InputError(f"{file} must have the columns of {next(iter(self.paths))}, found {other!r}")
 
     def _parsed(self, file: str, text: bytes, line: int, columns: list[str] | None) -> pl.DataFrame:
-        """The cells of rows, all of which have one for each column."""
+        """The cells of rows that have one for each column."""
         if b"\0" in text:
             at = line + text.count(b"\n", 0, text.find(b"\0"))
             raise InputError(f"{file}, line {at}: found a byte that is 0; the file must be text in UTF-8")
@@ -446,7 +446,7 @@ class _Text(Source):
 
 
 def _cut(text: bytes, whole: bool) -> int:
-    """Where whole rows end: after the last line end outside of quotes that has anything before it on its line.
+    """The end of the last complete row: after the last line end outside of quotes on a line that is not empty.
 
     >>> _cut(b'1,"a', whole=False), _cut(b'1,2\\n3,"a\\nb', whole=False), _cut(b"1\\n\\n", whole=True)
     (0, 4, 2)
@@ -467,7 +467,7 @@ def _cut(text: bytes, whole: bool) -> int:
 
 
 def _first_row(text: bytes) -> int:
-    """Where the first row ends."""
+    """The end of the first row."""
     end = text.find(b"\n") + 1
     while text.count(b'"', 0, end) % 2:
         end = text.find(b"\n", end) + 1
@@ -538,20 +538,20 @@ def _check_utf8(file: str, text: bytes, line: int) -> None:
 def open_table(
     table: Table, *, separator: str | None = None, header: bool | None = None, name: str = "table"
 ) -> Source:
-    """A table, of which only the names of columns are read yet. A Source is returned as it is.
+    """A table with only the names of columns read yet. A Source is returned unchanged.
 
     Args:
         table: a Parquet or text file (.csv, .tsv, .txt, gzip, any other ending with a ``separator``), a folder, a
             pattern or a URL of such files, a polars or pandas frame, a LazyFrame, or a mapping of columns.
-        separator: the character between cells of text; by default that of the ending.
+        separator: the character between cells of text; by default inferred from the ending.
         header: whether text begins with the names of columns; ``False``: they are column_1, column_2, ...
-        name: what errors call a table in memory.
+        name: the name of a table in memory, for errors.
 
     >>> open_table({"a": [1, 2]}).columns
     ['a']
     """
     check_process()
-    separator = "\t" if separator == "\\t" else separator  # as it is typed in a shell
+    separator = "\t" if separator == "\\t" else separator  # as typed in a shell
     if separator is not None and (len(separator.encode()) != 1 or separator in '\r\n"'):
         raise InputError(f"must be one character, or \\t for a tab, found {separator!r}", argument="separator")
     asked = "separator" if separator is not None else None if header in (None, True) else "header"
@@ -634,13 +634,13 @@ def _downloaded(url: str, name: str, folder: str) -> dict[str, Path]:
 
 
 def _in_folder(folder: Path, separator: str | None) -> tuple[str, list[Path]]:
-    """The kind of the files in a folder, and those of that kind."""
+    """The kind of the files in a folder, and the files of that kind."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith((".", "_"))]
     kinds = {_ending(path.name) for path in files}
     known = sorted(kinds & {".parquet", ".csv", ".tsv"} or kinds & {".txt"} or (kinds if separator else set()))
     if len(known) != 1:
         found = " and ".join(known) or f"no file that ends in {ENDINGS}"
-        fix = f"; name those of one kind by a pattern, {folder / '*.parquet'}" if known else ""
+        fix = f"; select files of one kind by a pattern, {folder / '*.parquet'}" if known else ""
         raise InputError(f"{folder} must be a file, or a folder of files of one kind, found {found} in it{fix}")
     return known[0], sorted(path for path in files if _ending(path.name) == known[0])
 
@@ -659,10 +659,10 @@ def _ending(name: str) -> str:
 
 
 def _unreadable(name: str, error: BaseException, url: str = "") -> InputError:
-    """What kept a table from being read, in one line that says what to do and has no password and no signature."""
+    """Why a table could not be read, in one line with a remedy and without passwords and signatures."""
     text = re.sub(r" \(location: .*?(?= \(path: |$)", "", " ".join(str(error).split()))  # with the signature
     if isinstance(error, pl.exceptions.NoDataError):
-        return InputError(f"{name} must hold ads, found an empty file")
+        return InputError(f"{name} must contain ads, found an empty file")
     if isinstance(error, FileNotFoundError) or "expanded paths were empty" in text:
         return InputError(f"{name}: no {'file has such a name' if PATTERN.search(name) else 'such file'}")
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -708,7 +708,7 @@ def check_once(columns: Sequence[str], table: str) -> None:
 
 
 def table_name(table: Table, name: str = "table") -> str:
-    """What errors call a table, without opening it: a file or URL as it is shown, ``name`` for columns in memory."""
+    """The name of a table in errors, without opening it: a file or URL, ``name`` for columns in memory."""
     if isinstance(table, Source):
         return table.name
     return shown(table) if isinstance(table, str | Path) else name
@@ -719,7 +719,7 @@ def same_place(one: object, other: object) -> bool:
     if not isinstance(one, str | Path) or not isinstance(other, str | Path):
         return one is other
     if scheme_of(one) or scheme_of(other):
-        return url_of(one) == url_of(other)  # with what is asked for after the question mark
+        return url_of(one) == url_of(other)  # including the part after the question mark
     return Path(one).resolve() == Path(other).resolve()
 
 
@@ -757,6 +757,6 @@ def _series(column: str, values: Any, table: str) -> pl.Series:
 
 
 def _category(column: str, values: Any, table: str) -> pl.Series:
-    """A categorical column of pandas as text, whatever its categories are."""
+    """A categorical column of pandas as text, for categories of any type."""
     words = _series(column, values.categories, table).cast(pl.String).to_list()
     return pl.Series(column, [None if code < 0 else words[code] for code in values.codes.tolist()], dtype=pl.String)

@@ -1,4 +1,4 @@
-"""Worlds whose true CTR is known: the paper's, in two readings, and worlds that a student cannot represent."""
+"""Simulated markets with a known true CTR: the paper's, in two readings, and some that a student cannot represent."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class World:
 
     Args:
         linear: standard deviation of w·x.
-        spread: standard deviation of u·x, which is that of the log bids.
-        curve: weight of each square; 0 for a world that is linear in x. A linear student cannot represent squares.
+        spread: standard deviation of u·x, and so of the log bids.
+        curve: weight of each square; 0 for a market that is linear in x. A linear student cannot represent squares.
         curves: how many squares, their signs alternating.
         shift: of the logit; -1.5 makes clicks rare.
         correlation: between w and u, in [-1, 1]: whether advertisers bid more for ads that are clicked more.
         level: mean of the log bids.
-        noise: standard deviation of what no feature explains, in logit and log bid.
+        noise: standard deviation of the unexplained part of logit and log bid.
         weights: ``normal`` or ``uniform``, how entries of w and u are drawn.
         features: dimensions of x.
     """
@@ -77,7 +77,7 @@ class World:
 
 @dataclass(frozen=True)
 class Market:
-    """A world with its weights drawn: ads of it are alike."""
+    """A kind of market with its weights drawn: its ads are alike."""
 
     world: World
     w: Tensor  # (features,) of the logit
@@ -85,7 +85,7 @@ class Market:
     squares: Tensor  # (features, curves)
 
     def ads(self, ads: int, random: torch.Generator) -> Ads:
-        """Ads that were shown, each clicked with its true CTR: what a model trains on.
+        """Ads that were shown, each clicked with its true CTR, to train on.
 
         Drawn on the CPU, computed in float64 and kept in float32: a seed gives the same ads on every machine, to
         rounding.
@@ -117,7 +117,7 @@ def _paper(scale: float) -> World:
     """Entries of w_p uniform in ±scale √10, of w_b in ±2 scale: a uniform entry in ±c has standard deviation c / √3.
 
     The printed CTR, 1 / (1 + exp(w·x) + ξ), may exceed 1; the noise is read inside of the exponent. Its falling sign
-    is that of w, which is symmetric.
+    is the sign of w, which is symmetric.
     """
     dimensions = math.sqrt(50)
     return World(
@@ -125,8 +125,8 @@ def _paper(scale: float) -> World:
     )
 
 
-#: Worlds by name. ``plotted``: the paper's, scaled so that it looks as its figure does; ``printed``: with the weights
-#: it prints, where bids span thirty orders of magnitude; ``misspecified``: clicks depend on squares;
+#: Kinds of market by name. ``plotted``: the paper's, scaled to look like its figure; ``printed``: with the weights
+#: it prints, for which bids span thirty orders of magnitude; ``misspecified``: clicks depend on squares;
 #: ``misspecified_rare``: the same with a click rate of about 0.24.
 WORLDS = Named(
     "world",

@@ -1,4 +1,4 @@
-"""AUC over all ads and inside auctions, exact: all of it sorts and counts; nothing holds a number per pair of ads."""
+"""AUC over all ads and inside auctions, exact: by sorting and counting, without a number per pair of ads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def auc(ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) 
 
 
 def auc_values(ctr: Floats, clicked: NDArray[np.bool_], weights: Floats | None = None) -> tuple[float, Floats]:
-    """The AUC and what every ad has to do with it: numbers whose weighted mean it is and whose spread is its error.
+    """The AUC and the part of every ad in it: numbers with the AUC as weighted mean and its error as spread.
 
     Ads come in the order of their CTR. With V of a clicked ad the chance that it is above an unclicked one, V of an
     unclicked ad that a clicked one is above it, and s the share (by weight) of its kind (DeLong, DeLong and
@@ -67,7 +67,7 @@ def auc_values(ctr: Floats, clicked: NDArray[np.bool_], weights: Floats | None =
 
 
 def _below(mass: Floats, starts: NDArray[np.int64]) -> Floats:
-    """Mass of smaller scores and half of that of equal ones, along the order of scores; runs begin at ``starts``."""
+    """Mass of smaller scores and half of equal ones, along the order of scores; runs begin at ``starts``."""
     sums = np.append(0.0, mass.cumsum())
     ends = np.append(starts[1:], len(mass))
     middle: Floats = np.repeat((sums[starts] + sums[ends]) / 2, ends - starts)
@@ -77,7 +77,7 @@ def _below(mass: Floats, starts: NDArray[np.int64]) -> Floats:
 def auction_auc(
     ctr: ArrayLike, clicks: ArrayLike, offsets: ArrayLike | None, *, weights: ArrayLike | None = None
 ) -> Floats:
-    """:func:`auc` inside each auction, ``(auctions,)``; NaN where no ad or every ad was clicked.
+    """:func:`auc` inside each auction, ``(auctions,)``; NaN if no ad or every ad was clicked.
 
     >>> auction_auc([0.1, 0.4, 0.3, 0.3, 0.9], [0, 1, 1, 0, 1], [0, 2, 4, 5])
     array([1. , 0.5, nan])
@@ -102,7 +102,7 @@ def auction_areas(
     up, down = mass * clicked, mass * ~clicked
     before = auctions.prefix(torch.from_numpy(down)).numpy()
     starts = np.flatnonzero(runs)
-    ends, auction = np.append(starts[1:], len(score))[: len(starts)], of_ad[starts]  # whose sums have one place more
+    ends, auction = np.append(starts[1:], len(score))[: len(starts)], of_ad[starts]  # their sums have one place more
     middle = np.repeat((before[starts + auction] + before[ends + auction]) / 2, ends - starts)
     won, clicks, others = (auctions.sum(torch.from_numpy(x)).numpy() for x in (up * middle, up, down))
     pairs = clicks * others
@@ -111,7 +111,7 @@ def auction_areas(
 
 
 def _ascending(numbers: Tensor) -> Tensor:
-    """Sorted where they are; numpy sorts faster on a CPU."""
+    """Sorted on their device; numpy sorts faster on a CPU."""
     return torch.from_numpy(np.sort(numbers.numpy())) if numbers.device.type == "cpu" else numbers.sort().values
 
 
@@ -122,7 +122,7 @@ def _score_and_clicks(ctr: ArrayLike, clicks: ArrayLike) -> tuple[Tensor, Tensor
 
 
 def clicked_ads(clicks: Tensor) -> Tensor:
-    """Which ads were clicked; raises where a click is not 0 or 1.
+    """Which ads were clicked; raises if a click is not 0 or 1.
 
     >>> clicked_ads(torch.tensor([0.0, 1.0]))
     tensor([False,  True])

@@ -28,12 +28,12 @@ class Bin:
 
     @property
     def ratio(self) -> float:
-        """Predicted / observed; above 1 where a model overrates."""
+        """Predicted / observed; above 1 if a model overrates."""
         return self.predicted / self.observed if self.observed > 0 else math.nan
 
 
 def equal_mass(key: Floats, bins: int, weights: Floats | None = None) -> NDArray[np.intp]:
-    """Where bins begin: at most ``bins`` of equal weight along a rising key, equal keys together.
+    """The bounds of bins: at most ``bins`` of equal weight along a rising key, equal keys together.
 
     Bin k ends with the first key at which the weight so far is k / bins of all.
 
@@ -47,7 +47,7 @@ def equal_mass(key: Floats, bins: int, weights: Floats | None = None) -> NDArray
         last = -(-share * len(key) // bins) - 1
     else:
         below = weights.cumsum()
-        last = np.searchsorted(below, (share / bins - 1e-9) * below[-1])  # whatever the last digits of the running sum
+        last = np.searchsorted(below, (share / bins - 1e-9) * below[-1])  # tolerates rounding of the running sum
     ends = np.searchsorted(key, np.unique(key[last]), side="right")
     return np.append(0, ends[ends < len(key)])
 

@@ -1,6 +1,6 @@
 """Calibrators: monotone maps from predicted CTR to observed CTR, fitted on clicks.
 
-A calibrator never reverses two CTRs, yet where bids differ it can change who wins: the auction ranks bid x CTR, and a
+A calibrator never reverses two CTRs, yet if bids differ it can change who wins: the auction ranks bid x CTR, and a
 curved map changes ratios of CTRs. Welfare is therefore worth reading before and after calibration.
 
 Every fit is linear in the label, so the mean label of each distinct score is all it needs, and a label may also be a
@@ -25,7 +25,7 @@ from bidwise.values import Floats
 FOLDS = 5
 PRIOR = 30.0  # clicks that a calibration of 1 and 0 is worth
 GAIN = 2.0  # of summed log loss, for each number that is fitted
-SAME = 1e-9  # logits all within this are one prediction, which says nothing about a slope
+SAME = 1e-9  # logits all within this are one prediction, which does not determine a slope
 TINY = 1e-290  # isotonic CTRs below are 0: neighbours there are so near that the slope between them overflows
 
 
@@ -35,9 +35,9 @@ class Platt:
 
         sigmoid(slope logit(ctr) + intercept),   slope >= 0
 
-    The slope is 0, and the output constant, where the likelihood asks for a reversed order. It stays 1, and the
-    intercept alone fits the rate, where the data say nothing about it: all predictions equal, or one class only (no
-    clicks, or a mean label of 1 or more), whose rate is (N+ + 1) / (N + 2). Where a threshold separates the classes
+    The slope is 0, and the output constant, if the likelihood asks for a reversed order. It stays 1, and only the
+    intercept fits the rate, if the data do not determine it: all predictions equal, or one class only (no
+    clicks, or a mean label of 1 or more), with rate (N+ + 1) / (N + 2). If a threshold separates the classes
     the likelihood has no maximum, and Platt's targets (N+ + 1) / (N+ + 2) and 1 / (N- + 2) stand for 1 and 0.
     Otherwise the mean of the output over the training ads is their mean label.
 
@@ -177,7 +177,7 @@ def _likeliest(logits: Floats, labels: Floats, weights: Floats, free: int) -> tu
 
 
 def platt_scaled(logits: Tensor, seen: Tensor, clicks: Tensor) -> Tensor:
-    """Logits ``(..., ads)`` after Platt scaling of each model by the clicks of other ads, whose logits were ``seen``.
+    """Logits ``(..., ads)`` after Platt scaling of each model by the clicks of other ads with logits ``seen``.
 
     >>> seen, clicks = torch.tensor([-1.0, -1.0, 1.0, 1.0]), torch.tensor([0.0, 0.5, 1.0, 0.5])
     >>> platt_scaled(torch.tensor([1.0]), seen, clicks).sigmoid()

@@ -28,7 +28,7 @@ METRICS = {  # compared metric -> unit of its difference
 
 @dataclass(frozen=True, kw_only=True)
 class AuctionEstimate(Estimate):
-    """A difference over auctions: where few of them, or few clicks, make it up there is too little to tell.
+    """A difference over auctions: if few of them, or few clicks, make it up, the verdict is too few.
 
     >>> AuctionEstimate(difference=0.2, ci_low=0.1, ci_high=0.3, changed_auctions=12).outcome.value
     'few'
@@ -52,7 +52,7 @@ class AuctionEstimate(Estimate):
 
 
 def effective(own: Floats) -> float:
-    """(sum |c|)^2 / sum c^2, c what each click adds to a difference: how many alike would make it up.
+    """(sum |c|)^2 / sum c^2, with c the part of each click in a difference: how many equal clicks would make it up.
 
     >>> effective(np.array([1.0, -1.0, 1.0, 0.0])), effective(np.array([9.0, 0.1, 0.1]))
     (3.0, 1.0446...)
@@ -76,7 +76,7 @@ class Comparison(AuctionEstimate):
     baseline: str
     metric: str
     unit: str
-    decisive_auctions: int | None = None  # real ones, where the two show different ads
+    decisive_auctions: int | None = None  # real ones in which the two show different ads
     standard_error: float = math.nan
     smallest_lift: float = math.nan  # the least difference that 4 of 5 data sets like this one would show
     relative: float = math.nan  # these four as shares of the baseline
@@ -90,7 +90,7 @@ class Comparison(AuctionEstimate):
 
     @property
     def enough(self) -> bool:
-        of_winners = self.metric in ("welfare", "surplus")  # revenue also changes where the same ads win
+        of_winners = self.metric in ("welfare", "surplus")  # revenue also changes if the same ads win
         if self.decisive_auctions is not None and of_winners and self.decisive_auctions < DECISIVE:
             return False
         return super().enough
@@ -111,19 +111,19 @@ class Comparison(AuctionEstimate):
 
     @property
     def needed(self) -> float:
-        """How many times the data it would take to see the difference, if it is what it looks like, 4 times in 5."""
+        """How many times the data it would take to see the difference, if the estimate is right, 4 times in 5."""
         return (self.smallest_lift / self.difference) ** 2 if self.difference else math.inf
 
     @property
     def lift(self) -> Estimate:
-        """The difference as a share of the baseline; not a number where the baseline has nothing."""
+        """The difference as a share of the baseline; not a number if the baseline is 0."""
         return Estimate(difference=self.relative, ci_low=self.relative_ci_low, ci_high=self.relative_ci_high)
 
 
 def pairs_of(models: Sequence[str], baseline: str, twins: Mapping[str, str]) -> list[tuple[str, str]]:
     """Who is compared with whom, as (model, baseline).
 
-    All pairs, the baseline's first; then every calibrated twin with its original, and with the baseline's twin.
+    All pairs, the baseline's first; then every calibrated copy with its original, and with the baseline's copy.
 
     >>> pairs_of(["a", "b", "c"], "b", {})
     [('a', 'b'), ('c', 'b'), ('c', 'a')]
@@ -187,10 +187,10 @@ def _comparison(seen: Mapping[str, Units], pair: tuple[str, str], metric: str, l
 
 
 def _shares(interval: Interval, change: Floats, level: Floats, weight: Floats | None, mean: float) -> dict[str, Any]:
-    """The interval in shares of the baseline, whose level is as uncertain as the difference.
+    """The interval in shares of the baseline, which is as uncertain as the difference.
 
-    The error of the ratio r = sum d / sum B is that of the mean of d - r B (delta method), but never taken below that
-    of d: a model without clicks has r = -1 and d - r B = 0, which is no certainty. Where the two intervals would
+    The error of the ratio r = sum d / sum B is the error of the mean of d - r B (delta method), but never below that of
+    d: a model without clicks has r = -1 and d - r B = 0, which is no certainty. If the two intervals would
     disagree about 0 the difference decides, and no metric falls by more than all of it.
     """
     if not mean > 0:

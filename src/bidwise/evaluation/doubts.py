@@ -1,4 +1,4 @@
-"""What makes an evaluation doubtful: copied rows, few clicks, models too good to be true, other units."""
+"""Doubts about an evaluation: copied rows, few clicks, models too good to be true, other units."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def doubts_of(ads: AdTable, models: Mapping[str, ModelMetrics]) -> Iterator[Doub
 def _copies(ads: AdTable) -> int:
     """Rows that equal an earlier one of their auction in bid and predictions, if clicks came twice too.
 
-    Ads with the same predictions are usual where those are coarse, but then one is clicked and the other is not.
+    Equal predictions are usual if they are coarse, but then one is clicked and the other is not.
     """
     auction = np.repeat(np.arange(ads.auctions), np.diff(ads.offsets))
     columns = {str(at): column for at, column in enumerate((auction, ads.bids, *ads.ctr.values()))}

@@ -1,4 +1,4 @@
-"""A difference between two models with its interval: what may be said of it, and how it is written, all alike."""
+"""A difference between two models with its interval: its verdict and its format, the same everywhere."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bidwise.evaluation.intervals import Interval, unit_interval
 
 
 class Outcome(StrEnum):
-    """What a comparison with a baseline found."""
+    """The outcome of a comparison with a baseline."""
 
     BETTER = "better"
     WORSE = "worse"
     UNCLEAR = "unclear"  # cannot be distinguished
     TOO_FEW = "few"  # the data cannot tell
-    SAME = "same"  # nothing differs
+    SAME = "same"  # no difference
 
     @property
     def clear(self) -> bool:
@@ -65,12 +65,12 @@ class Estimate:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs, which no interval is needed for."""
+        """Whether the two are equal, which needs no interval."""
         return False
 
     @property
     def outcome(self) -> Outcome:
-        """Better or worse where the interval leaves out 0; everything that says so asks here."""
+        """Better or worse if the interval excludes 0; the only place that decides this."""
         if self.same:
             return Outcome.SAME
         if not self.enough:
@@ -120,11 +120,11 @@ class Estimate:
         return min(6, max(2, needed))
 
 
-NONE = "–"  # where a number is not defined
+NONE = "–"  # for undefined numbers
 
 
 def signed(number: float | None, spec: str = ".2f") -> str:
-    """A number with its sign, the minus a real one; 0 has none, and what is not known is a dash.
+    """A number with its sign, the minus a real one; 0 has none, and an unknown number is a dash.
 
     >>> signed(0.318), signed(-1.5, ".1f"), signed(-0.001), signed(float("nan"))
     ('+0.32', '−1.5', '0.00', '–')

@@ -33,16 +33,16 @@ from bidwise.evaluation.result import (
 from bidwise.json_files import to_json
 from bidwise.values import Floats
 
-SIZES = (2, 8, 32, 256)  # of auctions, where none is named
+SIZES = (2, 8, 32, 256)  # of auctions, if none is named
 SEGMENTS = 50  # of a column, those with the most ads
 BY = "by "  # before the name of a column of segments, which may be "pool"
-Progress = Callable[[str, float], None]  # what is being done, and the share that is done
+Progress = Callable[[str, float], None]  # the current step, and the share that is done
 Columns = str | Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """What :func:`evaluate` is asked for, which describes each; columns that may be several are lists."""
+    """The arguments of :func:`evaluate`, which describes each; roles with several columns are lists."""
 
     ctr: Columns
     click: str
@@ -108,10 +108,10 @@ def evaluate(
         auction_size: every possible auction of this many ads (:func:`bidwise.pooled_welfare`). Without either, models
             are compared in auctions of 2, 8, 32 and 256 ads, and by everything else in the largest of them that the
             data can judge.
-        pool_by: columns inside whose values auctions are drawn, with ``auction_size``.
-        cluster: columns whose values share their luck (an advertiser, a day): intervals are taken over clusters.
-        by: columns in each of whose values the models are compared.
-        truth: column of true CTR, where it is known: welfare and revenue are then expected, not realised.
+        pool_by: ads compete only within the same value of these columns; needs ``auction_size``.
+        cluster: columns that define clusters (an advertiser, a day): intervals are taken over clusters.
+        by: columns; the models are compared in each of their values.
+        truth: column of true CTR, if it is known: welfare and revenue are then expected, not realised.
         baseline: the model that the others are compared with; the first of ``ctr`` by default.
         slots, pricing, reserve, squash: the auction, as in :func:`bidwise.run_auction`.
         calibrate: ``none``, ``platt`` or ``isotonic``; adds a calibrated copy of each model, one map for all ads,
@@ -199,7 +199,7 @@ def evaluate(
 
 
 def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
-    """Refuse what is wrong before the table is read."""
+    """Reject wrong arguments before the table is read."""
     models, size, calibrate = asked.ctr, asked.auction_size, asked.calibrate
     if not models:
         raise InputError("must name at least one column of predictions", argument="ctr")
@@ -224,7 +224,7 @@ def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
         raise InputError(message, argument="calibration_table")
     for model in models:
         if f"{model}+{calibrate}" in models:
-            message = f"must not name {model}+{calibrate}, which is what the calibrated {model} is called"
+            message = f"must not name {model}+{calibrate}, the name of the calibrated {model}"
             raise InputError(message, argument="ctr")
     if base not in models:
         raise InputError(f"must be one of the ctr columns, {', '.join(models)}, found {base!r}", argument="baseline")
@@ -235,7 +235,7 @@ def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
 
 
 def _large_pools(ads: AdTable, size: int | None) -> AdTable:
-    """The ads of pools with more than ``size`` of them; the others are left out and counted."""
+    """The ads of pools with more than ``size`` of them; the others are dropped and counted."""
     if "pool" not in ads.groups:
         return ads
     assert size is not None
@@ -252,7 +252,7 @@ def _large_pools(ads: AdTable, size: int | None) -> AdTable:
 
 
 def _exploration(propensity: Floats, clicks: Floats) -> tuple[Exploration, float]:
-    """What clicks weighted by 1 / propensity are worth together, and the least propensity that is believed."""
+    """The effective number of clicks weighted by 1 / propensity, and the least propensity that is used in full."""
     least = 1 / math.sqrt(len(propensity))
     clipped = int(((propensity < least) & (clicks > 0)).sum())
     return Exploration(clipped, 1 / least, effective(clicks / np.maximum(propensity, least))), least
@@ -264,7 +264,7 @@ def _exposure(ads: AdTable, slots: Sequence[float]) -> Floats | None:
 
 def _with_twins(ads: AdTable, asked: EvaluationOptions, progress: Progress) -> AdTable:
     """Every model together with its calibrated copy, ``model+platt``: one map for all ads, so that it cannot change who
-    wins where all bid the same."""
+    wins if all bid the same."""
     kind, known = asked.calibrate, ads
     if asked.calibration_table is not None:
         known = asked.read(asked.calibration_table, "calibration_table")
@@ -277,7 +277,7 @@ def _with_twins(ads: AdTable, asked: EvaluationOptions, progress: Progress) -> A
 
 
 def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
-    """One model's predictions in the auctions of a table, or in all that could be drawn."""
+    """One model's predictions in the auctions of a table, or in every possible one."""
     return Metrics(
         ctr,
         ads.clicks,
@@ -294,7 +294,7 @@ def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
 
 
 def _references(metrics: Metrics) -> dict[str, Metrics]:
-    """Rankings that need no model, and the best where the true CTR is known; where all bid the same, that by bid is a
+    """Rankings that need no model, and the best if the true CTR is known; if all bid the same, the ranking by bid is a
     random one."""
     bids = metrics.log.bids
     found = {BY_BID: metrics.by_bid()} if bids.min() < bids.max() else {}

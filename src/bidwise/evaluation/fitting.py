@@ -1,4 +1,4 @@
-"""What calibrators are fitted with: pooling of adjacent violators, and the likeliest line between logits."""
+"""The fits of calibrators: pooling of adjacent violators, and the likeliest line between logits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from bidwise.values import Floats
 
 EDGE = 1e-12  # CTRs are moved into [EDGE, 1 - EDGE] before their logit is taken: |logit| <= 27.6
-NEWTON_STEPS = 100  # about 8 are taken, some dozens where one ad more would separate the classes
+NEWTON_STEPS = 100  # about 8 are taken, some dozens if one more ad would separate the classes
 
 
 def by_score(scores: Floats, clicks: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
@@ -26,9 +26,9 @@ def by_score(scores: Floats, clicks: Floats, weights: Floats) -> tuple[Floats, F
 
 
 def pooled(totals: Floats, mass: Floats) -> NDArray[np.intp]:
-    """Where the blocks begin after pooling adjacent violators: the means ``totals / mass`` of blocks rise.
+    """The starts of blocks after pooling adjacent violators: the means ``totals / mass`` of blocks rise.
 
-    Neighbours whose means do not rise end in one block whatever is pooled first, so each pass pools every run of them
+    Neighbours with means that do not rise end in one block in any order of pooling, so each pass pools every run
     at once. Labels of ads need a few passes.
 
     >>> pooled(np.array([1.0, 3.0, 2.0, 4.0]), np.ones(4))
@@ -44,7 +44,7 @@ def pooled(totals: Floats, mass: Floats) -> NDArray[np.intp]:
 
 
 def last_of(first: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """Where blocks end that begin at ``first``: ``[0, 2], 5 -> [1, 4]``."""
+    """The ends of blocks that begin at ``first``: ``[0, 2], 5 -> [1, 4]``."""
     return np.append(first[1:], count) - 1
 
 
@@ -53,7 +53,7 @@ def separable(x: Floats, label: Floats, share: Floats) -> bool:
 
     Along slope (x - t) it falls at the rate  sum_{x < t} y (t - x) + sum_{x > t} (1 - y) (x - t), piecewise linear in
     t with kinks at the scores, and a maximum exists if that is above 0 at all of them. For labels in [0, 1] it is
-    0 only where t separates labels 0 from labels 1; all terms are then 0 exactly, as no sum here subtracts.
+    0 only if t separates labels 0 from labels 1; all terms are then 0 exactly, as no sum here subtracts.
     """
     step = np.diff(x)
     below = np.cumsum(np.cumsum(share * label)[:-1] * step)

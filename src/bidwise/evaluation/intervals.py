@@ -1,4 +1,4 @@
-"""How sure a mean or a paired difference is: intervals over auctions and repeats, and what data could show."""
+"""The certainty of a mean or a paired difference: intervals over auctions and repeats, and detectable differences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Interval:
         return max(self.estimate - self.low, self.high - self.estimate)
 
     def text(self, places: int | None = None) -> str:
-        """With half its width, or with both bounds where one is much nearer; with as many digits as that deserves.
+        """With half its width, or with both bounds if one is much nearer; with as many digits as its error allows.
 
         >>> str(Interval(0.51234, 0.4986, 0.5262, 0.007)), str(Interval(0.2, 0.05, 0.54, 0.1))
         ('0.512 ± 0.014', '0.20 [0.05, 0.54]')
@@ -67,13 +67,13 @@ def unit_interval(differences: ArrayLike, weights: ArrayLike | None = None, *, l
         theta = sum_u d_u / sum_u w_u = S / W
         se^2 = (U - 1) / U sum_u (theta without u - theta)^2,   theta without u - theta = -(d_u - theta w_u) / (W - w_u)
 
-    the jackknife over units, which sees that a large unit has drawn theta to itself. Degrees of freedom are those of as
+    the jackknife over units, which sees that a large unit has drawn theta to itself. Degrees of freedom are as for so
     many units of one weight as have the same effect, W^2 / sum w^2. Without at least two units that weigh anything
     there are no bounds.
 
     Args:
         differences: of U units, model minus baseline, times the weight if there is one.
-        weights: what each unit counts; 1 by default.
+        weights: of the units; 1 by default.
         level: of the interval.
 
     >>> interval = unit_interval([0.0, 1.0, 0.0, 2.0] * 50)
@@ -84,7 +84,7 @@ def unit_interval(differences: ArrayLike, weights: ArrayLike | None = None, *, l
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
     units, total = len(d), float(len(d) if w is None else w.sum())
     estimate = float(d.sum()) / total if total > 0 else math.nan
-    rest = total - 1 if w is None else total - w  # what the other units weigh
+    rest = total - 1 if w is None else total - w  # weight of the other units
     if not np.min(rest, initial=math.inf) > 0 or not total > 0:
         return Interval(estimate, math.nan, math.nan, math.nan)
     without = (d - (estimate if w is None else estimate * w)) / rest

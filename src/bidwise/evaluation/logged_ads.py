@@ -1,4 +1,4 @@
-"""Logged ads, checked: what the metrics of all models over them share."""
+"""Logged ads, checked: the common part of the metrics of all models over them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoggedAds:
 
     Attributes:
         label: clicks, or clicks / exposure.
-        worth: what welfare and revenue count: the label, the label / propensity or the true CTR.
+        worth: the basis of welfare and revenue: the label, the label / propensity or the true CTR.
         auctions: that the ads were logged in, without a size; otherwise each ad is a unit.
     """
 
@@ -85,7 +85,7 @@ class LoggedAds:
 
     @cached_property
     def groups(self) -> tuple[NDArray[np.int64], Kind] | None:
-        """What auctions or ads are put together for intervals: their clusters, or their pools if there are many."""
+        """Groups of auctions or ads for intervals: their clusters, or their pools if there are many."""
         if self.clusters is None:
             many = self.pools is not None and len(np.unique(self.pools)) >= MANY_POOLS
             return (self.pools, Kind.POOLS) if self.pools is not None and many else None

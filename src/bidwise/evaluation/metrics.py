@@ -30,10 +30,10 @@ EPSILON = float(np.finfo(np.float64).eps)  # predictions are kept so far from 0 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelMetrics:
-    """The metrics of one model; NaN where one is not defined, as AUC without clicks or anything without ads.
+    """The metrics of one model; NaN if one is not defined, such as AUC without clicks.
 
     Means over ads weigh ads, means over auctions weigh auctions. ``predicted_over_observed`` is sum ctr / sum label;
-    ``winners_`` over the ads shown, both times slot and bid: above 1 where winning selects what was overrated, the
+    ``winners_`` over the ads shown, both times slot and bid: above 1 if winning selects overrated ads, the
     optimiser's curse. The calibration error is
 
         sum over bins |sum_i w_i (ctr_i - label_i)| / sum_i w_i
@@ -64,10 +64,10 @@ class ModelMetrics:
 
 @dataclass(frozen=True)
 class Reference:
-    """What ranking without a model, or by the true CTR, brings in the same auctions."""
+    """The welfare of ranking without a model, or by the true CTR, in the same auctions."""
 
     welfare: float
-    revenue: float  # NaN where nothing is ranked, so that there is no price
+    revenue: float  # NaN without a ranking, which means no price
     intervals: dict[str, Interval]
 
 
@@ -92,15 +92,15 @@ class Metrics:
         clicks: 0 or 1.
         bids: cost-per-click bids, above 0.
         offsets: bounds of the auctions, ``(auctions + 1,)``; ``None`` for a single auction, and with a size.
-        truth: true CTR in [0, 1]; what welfare and revenue go by, otherwise the label.
+        truth: true CTR in [0, 1]; the basis of welfare and revenue, by default the label.
         exposure: position multiplier in (0, 1] of the slot the ad was logged in. The label is then clicks / exposure,
-            whose mean is the CTR in the first slot; AUC takes the clicks as they are.
+            with the CTR in the first slot as mean; AUC uses unchanged clicks.
         propensity: chance in (0, 1] that the ad was shown: welfare and revenue count a click 1 / propensity times.
         weights: of the ads, no less than 0. A weighted auction weighs the mean weight of its ads, and 1 without ads;
             with a size, an ad competes as often as it weighs.
         pools: whole numbers, with a size: ads compete inside a pool.
         clusters: whole numbers: ads of a cluster share their luck, so intervals are taken over clusters.
-        size: ads of an auction, where the ads are not in real ones.
+        size: ads of an auction, without real ones.
         slots, pricing, reserve, squash: rules of the auction, as in :func:`bidwise.run_auction`.
 
     >>> metrics = Metrics([0.1, 0.4, 0.9], [0, 1, 1], [10.0, 2.0, 0.5], truth=[0.1, 0.4, 0.9]).compute()
@@ -133,7 +133,7 @@ class Metrics:
         self._predict(predicted)
 
     def of(self, ctr: ArrayLike) -> Metrics:
-        """The metrics of another model over the same ads; what does not depend on predictions is not done again."""
+        """The metrics of another model over the same ads; parts that do not depend on predictions are reused."""
         return self._ranked_by(ad_numbers("ctr", ctr, like=torch.from_numpy(self.log.bids)))
 
     def _predict(self, ctr: Tensor) -> None:
@@ -158,7 +158,7 @@ class Metrics:
 
     @cached_property
     def per_unit(self) -> Units:
-        """What each unit that intervals are taken over adds to welfare, revenue, log loss and AUC: each auction, in the
+        """The contribution of each unit of intervals to welfare, revenue, log loss and AUC: each auction, in the
         order they came; with a size each ad, or each pool if there are many; or each cluster."""
         units = self._in_auctions
         per_ad = {"log_loss": log_losses(self.ctr, self.log.label), "auc": self._area[1]}
@@ -175,7 +175,7 @@ class Metrics:
         return self._ranked_by(squash=0.0)
 
     def at_random(self) -> Metrics:
-        """The same ads shown at random: each bids 1 and is worth its bid times its label. Prices mean nothing."""
+        """The same ads shown at random: each bids 1 and is worth its bid times its label. Prices have no meaning."""
         other, reserve = self._ranked_by(squash=0.0, reserve=min(self.rules.reserve, 1.0)), self.rules.reserve
         log = other.log = copy(self.log)
         log.worth, log.bids = log.worth * log.bids, np.where(log.bids >= reserve, 1.0, other.rules.reserve / 2 or 1.0)
@@ -212,7 +212,7 @@ class Metrics:
         return self.pool.revenue(worth, bids, self._quality, rules.slots, rules.pricing, rules.reserve)
 
     def _sold(self, found: Mapping[str, Tensor | Pooled], worth: Floats) -> Units:
-        """What each auction, or each ad, adds to means per auction."""
+        """The contribution of each auction, or each ad, to means per auction."""
         weight = self.log.weight
         sums, parts = {}, {}
         for metric, each in found.items():
@@ -222,7 +222,7 @@ class Metrics:
                 own = each.own.numpy()
                 parts[metric] = own[worth > 0]
                 if self.log.groups is not None and self.log.groups[1] is Kind.POOLS:
-                    # ads of a pool that is a single auction have no values, but what they add has a sum
+                    # ads of a pool that is a single auction have no values, but their contributions have a sum
                     sums[metric] = own * (len(own) if weight is None else weight.sum())
         if self.log.auctions is None:
             return Units(kind=Kind.ADS, sums=sums, parts=parts, weight=weight, ad_weight=weight)
@@ -261,7 +261,7 @@ class Metrics:
 
     @cached_property
     def _area(self) -> tuple[float, Floats]:
-        """The AUC and what every ad has to do with it."""
+        """The AUC and the part of every ad in it."""
         order, ctr, label, weights = self._ranked
         area, values = auc_values(ctr, label > 0, weights)
         of_ad = np.empty_like(values)
@@ -294,7 +294,7 @@ class Metrics:
         )
 
     def _of_auctions(self) -> tuple[float, dict[str, Any]]:
-        """Welfare as it was predicted, and what only real auctions have."""
+        """Predicted welfare, and metrics that need real auctions."""
         log, sold = self.log, self.sold
         assert log.auctions is not None
         assert log.ad_weight is not None
@@ -317,7 +317,7 @@ class Metrics:
 
 
 def _shown(sold: Outcome, starts: Tensor) -> Tensor:
-    """Who is shown, to compare two models by: equal where they show the same ad, or one of the same tied ads."""
+    """The ads shown, to compare two models: equal if they show the same ad, or one of the same tied ads."""
     places = (sold.winners - starts[:, None]).where(sold.winners >= 0, -1).double()
     if sold.ties is None:
         return places

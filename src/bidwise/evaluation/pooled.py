@@ -1,6 +1,6 @@
 """Welfare and revenue of every auction that could have been: all draws of m ads from a pool, in closed form.
 
-Where ads were not logged in real auctions, an auction is m ads drawn from a pool of N. With r ads of lower eCPM, an ad
+Without real auctions in the log, an auction is m ads drawn from a pool of N. With r ads of lower eCPM, an ad
 is drawn and takes slot k with probability
 
     P_k = C(r, m - k) C(N - 1 - r, k - 1) / C(N, m)
@@ -36,20 +36,20 @@ from bidwise.checks import (
 from bidwise.segments import Auctions, summed
 
 SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)  # of Stirling's correction, in odd powers of 1 / x
-EXACT_BELOW = 16.0  # where the series has too few terms
+EXACT_BELOW = 16.0  # below, the series has too few terms
 NEGLIGIBLE = math.log(1e-18) - math.log(1e8)  # logarithm of a chance that up to 1e8 ads together do not notice
 
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """The mean over all auctions that can be drawn, and what each ad has to do with it; columns are ``(ads,)``.
+    """The mean over every possible auction, and the part of each ad in it; columns are ``(ads,)``.
 
     Attributes:
         mean: of an auction.
-        values: jackknife pseudo-values, whose (weighted) mean is ``mean`` and whose spread is its error. Without the
+        values: jackknife pseudo-values, with (weighted) mean ``mean`` and its error as spread. Without the
             ad the mean of its pool of n is (n theta - m h) / (n - m), so they are theta + stretch (h - theta), with
             stretch = m (n - 1) / (n - m); NaN in a pool that is a single auction.
-        own: what the ad itself adds to the mean.
+        own: the ad's own contribution to the mean.
     """
 
     mean: float
@@ -81,7 +81,7 @@ def pooled_welfare(
     squash: float = 1.0,
     weights: ArrayLike | None = None,
 ) -> float:
-    """Mean welfare of an auction of ``size`` ads, over all auctions that could be drawn from these ads.
+    """Mean welfare of an auction of ``size`` ads, over every possible auction of these ads.
 
         sum_k alpha_k sum_i b_i truth_i P_k(i)
 
@@ -118,9 +118,9 @@ def pooled_revenue(
     squash: float = 1.0,
     weights: ArrayLike | None = None,
 ) -> float:
-    """Mean revenue of an auction of ``size`` ads, over all auctions that could be drawn from these ads.
+    """Mean revenue of an auction of ``size`` ads, over every possible auction of these ads.
 
-    Prices are those of :func:`bidwise.run_auction`; ``vcg`` of several slots has no closed form with a reserve, and
+    Prices are as in :func:`bidwise.run_auction`; ``vcg`` of several slots has no closed form with a reserve, and
     none here with weights.
 
     >>> pooled_revenue([0.5, 0.4, 0.1], [1, 1, 1], [1.0, 1.0, 1.0], 2)  # prices 0.8, 0.2 and 0.25 per click
@@ -154,7 +154,7 @@ def _drawn(
 
 
 def ranking_score(bids: Tensor, quality: Tensor, reserve: float) -> Tensor:
-    """What the auction ranks; ads that bid less than the reserve take part in the draw and are never shown."""
+    """The scores that the auction ranks; ads that bid less than the reserve take part but are never shown."""
     return (bids * quality).masked_fill(bids < reserve, -math.inf)
 
 
@@ -164,7 +164,7 @@ def pool_of(
     """The ads in the order of their scores, ready to be measured.
 
     Args:
-        score: what the auction ranks, float64, ``(ads,)``; -inf is never shown.
+        score: ranked by the auction, float64, ``(ads,)``; -inf is never shown.
         size: ads of an auction, m.
         depth: places of an auction that matter: the slots, and the rival below them.
         pools: whole numbers; ads compete inside a pool only. A pool of n ads counts as often as n is of all ads.
@@ -216,7 +216,7 @@ class _Ranked:
         return sums[torch.arange(len(x), device=x.device) + pool].flip(0)
 
     def position(self, threshold: Tensor) -> Tensor:
-        """The first ad of its pool whose score is no less than each ad's threshold, as a place in the order."""
+        """The first ad of its pool with a score no less than each ad's threshold, as a place in the order."""
         if self.starts is None:
             return torch.searchsorted(self.score, threshold)
         # one search over all pools: by pool, and inside it by the rank of a score among all
@@ -287,9 +287,9 @@ class Pool(_Ranked):
         return torch.stack([a * self.chance(k - 1, self.size - k) for k, a in alpha]).sum(0)
 
     def tied_share(self) -> float:
-        """Share of the auctions whose highest score several ads have.
+        """Share of the auctions with several ads at the highest score.
 
-        The highest is an ad's alone where all others come from below its run: C(first rank of the run, m - 1).
+        The highest score belongs to one ad if all others come from below its run: C(first rank of the run, m - 1).
         """
         if not self.tied:
             return 0.0
@@ -297,7 +297,7 @@ class Pool(_Ranked):
         return 1 - summed((_log_choose(first, self.size - 1) - self.auctions).exp()) * self.size / self.ads
 
     def mean_welfare(self, value: Tensor, slots: Sequence[float]) -> float:
-        """The mean alone, in half the time."""
+        """Only the mean, in half the time."""
         return summed(self.run_mean(value[self.order]) * self._shown(slots)) * self.size / self.ads
 
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
@@ -324,7 +324,7 @@ class Pool(_Ranked):
         for l in range(1, len(alpha) + 1):
             if pricing == "gsp":
                 pairs[l, l + 1] = alpha[l - 1]
-            else:  # the ads of slots 1 .. l pay for what the ad below slot l would have had
+            else:  # the ads of slots 1 .. l pay for the loss of the ad below slot l
                 pairs |= {(k, l + 1): drops[l - 1] for k in range(1, l + 1)}
         own, others = torch.zeros_like(self.rank), torch.zeros_like(self.rank)
         bill = _Bill(self, truth, quality, reserve)
@@ -336,11 +336,11 @@ class Pool(_Ranked):
         return paid.plus(self.welfare(reserve * truth, slots)) if reserve > 0 else paid
 
     def _pooled(self, own: Tensor, others: Tensor, *, shared: bool = False) -> Pooled:
-        """``own``: what an ad that takes part adds itself; ``others``: what the rest of its auctions do, by places of a
+        """``own``: the contribution of an ad that takes part; ``others``: of the rest of its auctions, by places of a
         run of ties unless it is ``shared`` out among the ads already."""
         mean = summed(own) * self.size / self.ads
         here = own + (others if shared else self.run_mean(others))
-        # an ad that never counts sees the mean of what the others do: their sum over all ads is that of the means
+        # an ad that never counts sees the mean of the others: their sum over all ads is the sum of the means
         left = self.ads - len(here)
         rest = (mean * self.ads - summed(here)) / left if left else 0.0
         pool_mean = own.new_tensor([mean])
@@ -355,7 +355,7 @@ class Pool(_Ranked):
 
 
 class _Bill:
-    """What the k-th ad of an auction pays for a rival below it, beyond the reserve.
+    """The payment of the k-th ad of an auction for a rival below it, beyond the reserve.
 
     clicks / quality (score of the rival - floor)^+,   floor = reserve quality
     """
@@ -387,7 +387,7 @@ class _Bill:
             above.append(pool.after(above[-1]))
         own = self.value * pool.run_mean(high * below[between])
         due = self.score * above[between]  # to an ad as the rival
-        further = self.mean_value * below[between]  # by an ad, whatever its k
+        further = self.mean_value * below[between]  # by an ad, for any k
         if self.flat is not None:
             rivals, mean_high = pool.before(low), pool.run_mean(high)
             low_value, low_flat = self.value * below[0][self.at], self.flat * rivals[self.at]  # below the floor
@@ -414,7 +414,7 @@ class WeightedPool(_Ranked):
 
         F_k(a) = sum_{j < k} C(A - a, j) C(a, m - j) / C(A, m),   A = sum of weights
 
-    What an ad has to do with the mean is the derivative by its weight (the infinitesimal jackknife).
+    The part of an ad in the mean is the derivative by its weight (the infinitesimal jackknife).
     """
 
     def __init__(self, score: Tensor, weights: Tensor, size: int, pools: Tensor | None = None) -> None:
@@ -429,7 +429,7 @@ class WeightedPool(_Ranked):
             raise InputError(f"must be at most the sum of weights, {smallest:g}, found {size:,}", argument="size")
 
     def _masses(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each run: its weight, the weight of its pool up to it, and that of its pool."""
+        """Of each run: its weight, the weight of its pool up to it, and of its pool."""
         mass = weights.new_zeros(len(self.count)).index_add(0, self.run, weights)
         if self.of_run is None or self.sizes is None:
             below = mass.cumsum(0)
@@ -438,7 +438,7 @@ class WeightedPool(_Ranked):
         return mass, mass.cumsum(0) - (pools.cumsum(0) - pools)[self.of_run], pools[self.of_run]
 
     def mean_welfare(self, value: Tensor, slots: Sequence[float]) -> float:
-        """The mean alone."""
+        """Only the mean."""
         return summed(self._welfare(self.weights, value[self.order], slots))
 
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
@@ -488,7 +488,7 @@ class WeightedPool(_Ranked):
         return up_to(top) - up_to(bottom)
 
     def _welfare(self, weights: Tensor, value: Tensor, slots: Sequence[float]) -> Tensor:
-        """What each ad adds to the mean, in order; differentiable by the weights."""
+        """The contribution of each ad to the mean, in order; differentiable by the weights."""
         mass, top, total = self._masses(weights)
         bottom = (top - mass).clamp(min=0)
         shown = torch.zeros_like(mass)
@@ -508,7 +508,7 @@ class WeightedPool(_Ranked):
 
 
 def check_closed_form(pricing: str, slots: int, *, reserve: float = 0.0, weighted: bool = False) -> None:
-    """Raise where the mean revenue over all auctions has no closed form here."""
+    """Raise if the mean revenue over all auctions has no closed form."""
     check_name("pricing", pricing, PRICINGS)
     if pricing == "vcg" and slots > 1 and (reserve > 0 or weighted):
         what = "a reserve" if reserve > 0 else "weights"
@@ -541,7 +541,7 @@ def _first(ads: int, size: int, depth: int) -> int:
 def _ascending(score: Tensor, first: int) -> Tensor:
     """The ads from rank ``first`` on, with all that are tied with it, from the lowest to the highest.
 
-    On a CPU numpy sorts faster, and only what is kept.
+    On a CPU numpy sorts faster, and only the part that is kept.
     """
     if score.device.type == "cpu":
         numbers = score.numpy()
@@ -559,7 +559,7 @@ def _one(number: float) -> Tensor:
 
 
 def _log_choose(a: Tensor, q: int) -> Tensor:
-    """log C(a, q), elementwise, with an error near 1e-12 where lgamma alone errs by 1e-7; -inf below q.
+    """log C(a, q), elementwise, with an error near 1e-12 unlike with lgamma, 1e-7; -inf below q.
 
     log Γ(x) - log Γ(y) by Stirling's series, with log(x / y) taken as log1p: x = a + 1, y = x - q.
     """

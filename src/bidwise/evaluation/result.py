@@ -1,4 +1,4 @@
-"""What an evaluation found: numbers, which are written as JSON and shown as sentences and as a page."""
+"""The result of an evaluation: numbers, written as JSON and shown as sentences and as a page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DETECTED = 0.1  # of the welfare: a change that a table should be able to detect
 
 @dataclass(frozen=True)
 class Exploration:
-    """What clicks that count 1 / propensity are worth together."""
+    """The effective number of clicks that count 1 / propensity."""
 
     clipped: int  # clicks that would have counted more often than ``most``
     most: float
@@ -73,7 +73,7 @@ class AuctionSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What was found, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
+    """The result, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
     kind: ClassVar[str] = "evaluation"
     format: ClassVar[int] = 6
@@ -83,9 +83,9 @@ class Evaluation:
     comparisons: tuple[Comparison, ...]
     references: dict[str, Reference]
     against: tuple[Comparison, ...]  # welfare of models against references, and of those against the baseline
-    sizes: tuple[AuctionSize, ...] = ()  # where neither auctions nor their size were named
+    sizes: tuple[AuctionSize, ...] = ()  # if neither auctions nor their size were named
     doubts: tuple[Doubt, ...] = ()
-    auctions: int | None  # None where all that could be drawn are measured
+    auctions: int | None  # None if every possible auction counts
     ads: int
     pools: int | None = None  # inside which auctions are drawn
     clusters: int | None = None
@@ -98,12 +98,12 @@ class Evaluation:
     concentration: Concentration  # of the baseline's welfare
     exploration: Exploration | None = None
     segments: tuple[Segment, ...] = ()
-    options: dict[str, Any]  # what was asked for; tables by name
+    options: dict[str, Any]  # the options; tables by name
     version: str = bidwise.__version__
 
     @property
     def best(self) -> str | None:
-        """The model whose welfare is measurably higher than that of every other; a calibrated copy is no other."""
+        """The model with measurably more welfare than every other; a calibrated copy is no other."""
         lost = {frozenset(comparison.pair): comparison.worse for comparison in self.of_metric("welfare")}
         for model in self.originals:
             others = [other for other in self.originals if other != model]
@@ -113,7 +113,7 @@ class Evaluation:
 
     @property
     def optimal_welfare(self) -> float | None:
-        """The highest welfare of any prediction, where the true CTR is known."""
+        """The highest welfare of any prediction, if the true CTR is known."""
         return self.references[BEST].welfare if BEST in self.references else None
 
     def lift(self, model: str, baseline: str) -> Estimate:
@@ -122,7 +122,7 @@ class Evaluation:
 
     @property
     def units(self) -> Kind:
-        """What intervals are taken over."""
+        """The units of intervals."""
         if self.clusters is not None:
             return Kind.CLUSTERS
         if self.auctions is not None:
@@ -131,17 +131,17 @@ class Evaluation:
 
     @property
     def concentrated(self) -> bool:
-        """Whether a handful of ads, of many, holds most of the baseline's welfare."""
+        """Whether a handful of many ads has most of the baseline's welfare."""
         return self.concentration.share > 0.5 and (self.auctions or self.ads) > 100
 
     @property
     def twins(self) -> dict[str, str]:
-        """Calibrated twins with the models that they are made from."""
+        """Calibrated copies with their original models."""
         return {name: each.calibrated_from for name, each in self.models.items() if each.calibrated_from is not None}
 
     @property
     def originals(self) -> list[str]:
-        """The models as they were given, without calibrated twins."""
+        """The given models, without calibrated copies."""
         return [name for name, each in self.models.items() if each.calibrated_from is None]
 
     @property
@@ -157,7 +157,7 @@ class Evaluation:
         return [comparison for comparison in self.comparisons if comparison.metric == metric]
 
     def without_curves(self) -> Evaluation:
-        """The same without what only figures need and without the table's name: for results that hold an evaluation."""
+        """The same without the data of figures and the table's name: for results that contain an evaluation."""
         models = {name: replace(each, by_bid=(), calibration_curve=()) for name, each in self.models.items()}
         return replace(self, models=models, options={k: v for k, v in self.options.items() if k != "table"})
 
@@ -189,7 +189,7 @@ class Evaluation:
 
 
 def check_folder(out: str | Path) -> Path:
-    """``out`` as a path, if the two files can be written there; nothing is made yet."""
+    """``out`` as a path, if the two files can be written there; it is not created yet."""
     folder = check_writable(out)
     for name in ("result.json", "report.html"):
         if (folder / name).is_dir():

@@ -1,4 +1,4 @@
-"""What intervals are taken over: auctions, ads or clusters, with what each adds to a model's metrics."""
+"""The units of intervals: auctions, ads or clusters, with their contributions to a model's metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HANDFUL = 10  # parts of the welfare that are searched for the few that make up 
 
 
 class Kind(StrEnum):
-    """What a unit is."""
+    """The kind of a unit."""
 
     AUCTIONS = "auctions"
     ADS = "ads"
@@ -38,7 +38,7 @@ class Units:
 
     The mean of a metric is its ``sums`` over the units divided by the sum of their weights: ``weight`` for welfare and
     revenue, ``ad_weight`` for log loss and AUC; ``None`` is a weight of 1 each. ``parts`` has what each real auction,
-    or each ad that adds anything, adds to welfare and revenue, if the sums do not.
+    or each ad that has a part, adds to welfare and revenue, if the sums do not.
 
     >>> Units(kind=Kind.AUCTIONS, sums={"welfare": np.array([1.0, 0.0, 0.5])}).mean("welfare")
     0.5
@@ -70,11 +70,11 @@ class Units:
         return float(self.sum(metric).sum()) / total if total > 0 else math.nan
 
     def sum(self, metric: str) -> Floats:
-        """What each unit adds, times its weight."""
+        """The contribution of each unit, times its weight."""
         return _column(self.sums, metric)
 
     def part(self, metric: str) -> Floats:
-        """What each auction or ad adds, also if clusters of them are the units."""
+        """The contribution of each auction or ad, also if clusters of them are the units."""
         return _column(self.sums | self.parts, metric)
 
     def by(self, group: NDArray[np.int64], kind: Kind) -> Units:

@@ -34,7 +34,7 @@ EPS = 1e-8  # Adam's
 
 
 class Clock:
-    """The number of the step, and what Adam derives from it, on the device: a replayed graph asks no one for it."""
+    """The number of the step and Adam's factors that depend on it, on the device: a replayed graph needs no host."""
 
     def __init__(self, rate: Tensor, betas: tuple[float, float]) -> None:
         self.step = torch.zeros(1, dtype=torch.int32, device=rate.device)
@@ -62,7 +62,7 @@ def update_tensors(parameters: Sequence[Tensor], states: Sequence[dict[str, Tens
 
 
 def _like(gradient: Tensor | None, parameter: Tensor) -> Tensor:
-    """A gradient whose numbers lie in memory as those of its parameter."""
+    """A gradient with the memory layout of its parameter."""
     assert gradient is not None
     return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
 
@@ -82,7 +82,7 @@ class RowSums:
     def add(self, ids: Tensor, gradient: Tensor) -> None:
         """Add up the gradients ``(ads, fields, width)`` of the vectors of ``ids``, once in a step.
 
-        `peak` has to be that of these gradients.
+        `peak` must be the peak of these gradients.
         """
         if self.ids is not None:
             raise RuntimeError(
@@ -128,7 +128,7 @@ class RowSums:
 
 
 def _in_rows(ids: Tensor) -> Tensor:
-    """Ids whose fields are neighbours in memory, as kernels read them."""
+    """Ids with adjacent fields in memory, as kernels read them."""
     return ids if ids.stride(1) == 1 else ids.contiguous()
 
 
@@ -236,7 +236,7 @@ def _update(
 ):  # fmt: skip
     """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + EPS), for every row once.
 
-    g is that of the loss, and decay · w over the share of the steps so far that looked the row up.
+    g is the gradient of the loss plus decay · w over the share of steps so far that looked the row up.
     """
     ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
     field = tl.program_id(1)

@@ -1,4 +1,4 @@
-"""Parts of models as single GPU kernels, in Triton: what a step looks up, the factorization machine, hidden layers.
+"""Parts of models as single GPU kernels, in Triton: look-ups, the factorization machine, hidden layers.
 
 Each is the formula of :mod:`bidwise.models.layers` with its gradient. A small step is launches more than arithmetic;
 these take away two of three. Gradients of embeddings do not become tensors as long as the table: they go to a
@@ -35,9 +35,9 @@ def factorized(
 ) -> tuple[Tensor, Tensor]:
     """First-order weights and factorization machine, ``(ads,)``, and vectors side by side, ``(ads, fields * width)``.
 
-    A row of ``weight`` holds the first-order weight and the vector of a value, as in :class:`bidwise.models.DeepFM`.
+    A row of ``weight`` contains the first-order weight and the vector of a value, as in :class:`bidwise.models.DeepFM`.
     ``padded`` adds columns of zeros up to a multiple of 4: products on tensor cores are then twice as fast, and so are
-    those of the gradients, which must begin at multiples of 16 bytes too.
+    products with the gradients, which must also begin at multiples of 16 bytes.
     """
     linear, flat = _Factorized.apply(weight, ids.contiguous(), starts, sums, padded)  # type: ignore[no-untyped-call]
     return linear, flat
@@ -50,10 +50,10 @@ def product(inputs: Tensor, weight: Tensor) -> Tensor:
 
 
 def activated(inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int = 0) -> Tensor:
-    """relu(inputs + bias), of which ``dropout`` are left out and the others scaled up, ``(ads, units)``.
+    """relu(inputs + bias), with a share ``dropout`` set to 0 and the others scaled up, ``(ads, units)``.
 
-    Which are left out depends on ``seed`` and ``steps``, a number on the device that may change between replays of a
-    graph; these are the ads from ``begin`` on of a batch that several ranks share.
+    Which units are dropped depends on ``seed`` and ``steps``, a number on the device that may change between replays of
+    a graph; these are the ads from ``begin`` on of a batch that several ranks share.
     """
     active: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps, begin)  # type: ignore[no-untyped-call]
     return active
@@ -124,7 +124,7 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
-        kind = gradient.dtype  # that of the product, which autocast may have chosen
+        kind = gradient.dtype  # of the product, which autocast may have chosen
         wanted, d_inputs, d_weight = ctx.needs_input_grad, None, None
         if wanted[1]:
             d_weight = (inputs.to(kind).t() @ gradient)[: ctx.rows].to(ctx.dtype)
@@ -181,7 +181,7 @@ def _tile(fields: int, width: int) -> dict[str, int]:
 def _vectors(
     ids, starts, weight, ad, FIELDS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """What an ad looks up, ``(ROWS, COLUMNS)``, 0 outside; which part of that is there, and which of it is a vector."""
+    """The rows that an ad looks up, ``(ROWS, COLUMNS)``, 0 outside; masks of what exists and of vectors."""
     field, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     row = tl.load(ids + ad * FIELDS + field, mask=field < FIELDS, other=0).to(tl.int64)
     row += tl.load(starts + field, mask=field < FIELDS, other=0)
@@ -244,7 +244,7 @@ def _activate(
     inputs, bias, out, steps, seed, ads, units, dropout, begin,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """Units in fours, as random numbers come; those of an ad depend on its place in the whole batch."""
+    """Units in fours, as random numbers come; the numbers of an ad depend on its place in the whole batch."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     four = tl.program_id(1) * (COLUMNS // 4) + tl.arange(0, COLUMNS // 4)
     column = 4 * four[:, None] + tl.arange(0, 4)[None, :]
@@ -261,7 +261,7 @@ def _activate(
 
 @jit
 def _pass_back(gradient, out, d_inputs, d_bias, ads, units, scale, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """What is positive was neither cut off nor left out; the bias gets the sum over the tile's ads."""
+    """Positive outputs were neither clipped nor dropped; the bias gets the sum over the tile's ads."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     there = (row < ads)[:, None] & (column < units)[None, :]

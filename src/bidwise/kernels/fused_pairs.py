@@ -1,7 +1,7 @@
 """The family and the log loss as Triton kernels: a batch in a few launches, without waiting for the GPU.
 
 `pairs` gives every ad its cost and slope over the pairs it is in, `finish` turns them into the loss and its gradient
-and adds the log loss. Every number is added in an order that shapes alone decide, so a result repeats bit for bit.
+and adds the log loss. Every number is added in an order that depends only on shapes, so a result repeats bit for bit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bidwise.losses.definition import Batch, PairOptions
 
 PREPARE_FROM = 1024  # ads: fewer are read as they came by every program, more are turned into eCPM and value once
-SMALL_TO, SMALL_ADS = 512, 2  # ads of an auction whose programs see all partners at once, and ads of a program then
+SMALL_TO, SMALL_ADS = 512, 2  # auctions up to this size see all partners at once; ads of a program then
 ONE_PROGRAM_TO = 4096  # ads that one program of `finish` takes, and so writes their loss itself
 
 
@@ -35,7 +35,7 @@ class Tiles(NamedTuple):
     programs: int
 
 
-# By the usual size of an auction. A thread holds one partner and all ads of its program, with two or three sums for
+# By the usual size of an auction. A thread has one partner and all ads of its program, with two or three sums for
 # each pair of them: 16 ads leave enough registers for 16 warps on a multiprocessor.
 TILES = {
     48: Tiles(16, 32, 2, 128, 1),
@@ -66,10 +66,10 @@ def fused_loss(
 ) -> tuple[Tensor, Tensor | None]:
     """Rank term plus ``lam`` times the log loss, and the derivative for every logit, ``(..., ads)``.
 
-    ``options`` are None for the log loss alone, and the weights of the batch multiply the log loss of each ad.
-    ``stage`` is where the pair sums come from: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for
-    signed logistic; ``clicks`` for positive logistic of ads of which few have a value.
-    ``reduction="none"`` is of the rank term alone.
+    ``options`` are None for the log loss only, and the weights of the batch multiply the log loss of each ad.
+    ``stage`` is the source of the pair sums: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for
+    signed logistic; ``clicks`` for positive logistic if few ads have a value.
+    ``reduction="none"`` applies to the rank term only.
     """
     logits, offsets = batch.logits, batch.offsets
     if options is None or (offsets is not None and len(offsets) == 2):
@@ -82,7 +82,7 @@ def fused_loss(
         slopes = torch.zeros_like(logits, dtype=torch.float32) if gradient else None
         return logits.new_zeros(shape, dtype=torch.float32), slopes
     given = batch._replace(offsets=offsets)
-    # in their own dtypes: kernels turn what they load into float32
+    # in their own dtypes: kernels convert their inputs to float32
     flat = type(batch)(*(None if x is None else x.detach().reshape(-1).contiguous() for x in given))  # type: ignore[arg-type]
     z, ads, repeats = flat.logits, logits.numel(), logits.numel() // n
     each = float(lam) / n if reduction == "mean" else float(lam)
@@ -155,7 +155,7 @@ def _small_loss(
 
 
 def _surrogate(options: PairOptions) -> tuple[str, float]:
-    """The surrogate as kernels call it, and what they multiply eCPM by."""
+    """The surrogate's name in the kernels, and their factor of eCPM."""
     if options.gap == "signed" and options.weighting is None and options.surrogate != "indicator":
         return "product", 1.0
     return options.surrogate, options.sigma * 1.4426950408889634 if options.surrogate == "logistic" else 1.0

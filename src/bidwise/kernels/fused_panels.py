@@ -5,11 +5,11 @@ have the value of the clicked one at stake, and
 
     L = sum_(i clicked, j not) w_ij v_i phi(s_i - s_j)  +  sum_(i, j clicked) w_ij max(v_i - v_j, 0) phi(s_i - s_j)
 
-The first sum is one of products of a source and a target, as those of the signed gap. The second has a pair for every
+The first sum is one of products of a source and a target, as for the signed gap. The second has a pair for every
 two clicked ads: of 100,000 ads with 5 % clicks 25 million instead of 10 billion. An ad counts as clicked if its value
 is above 0, be it a soft label or one above 1; the fewer, the faster.
 
-Nothing is sorted and nothing waits for the host: grids depend on shapes alone, so that a CUDA graph can hold them all.
+There is no sort and no wait for the host: grids depend only on shapes, so a CUDA graph can contain them all.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -67,7 +67,7 @@ def panel_sums(
     for one auction, 65,536 divided among many, at least 32. An auction beyond that, or with numbers that are not finite
     or below 0, is evaluated pair by pair on the device. Charges are integers: equal input gives equal bits.
 
-    Where an auction is in order, clicked ads far above all others, every t_j - t_i is far below 0 and of a positive gap
+    If an auction is in order, clicked ads far above all others, every t_j - t_i is far below 0 and of a positive gap
     only sums of e^(t_j - t_i) are left. Panels beyond reach add them by a series of their own, in float64, and no sum
     over panels has terms of two signs: a small loss keeps its digits.
     """
@@ -87,7 +87,7 @@ def panel_sums(
     fields = torch.empty(3 * cells // 2, dtype=torch.float64, device=z.device)
     read = z.new_empty(4, ads)  # t, v, left, right
     where = (offsets, ads, auctions, size or 0)
-    # of clicked ads: `read`; where each ad is among them; their auctions; how many `_read_ads` counts; their bounds
+    # of clicked ads: `read`; the place of each ad among them; their auctions; how many `_read_ads` counts; their bounds
     clicked = places = owners = counts = bounds = parts = None
     room = max(ads, min(SHARES * ads, PAIR_PROGRAMS * PAIR_ADS))
     if clicks:
@@ -254,7 +254,7 @@ def _add_moments(
 
 @jit
 def _basis(u, power, DEGREE: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr):
-    """T_power(u), ``(ads, WIDTH)``, power being that of a column: T_(k + 1) = 2 u T_k - T_(k - 1)."""
+    """T_power(u), ``(ads, WIDTH)``, with the power of its column: T_(k + 1) = 2 u T_k - T_(k - 1)."""
     basis = tl.full([TILE, WIDTH], 1.0, tl.float32)
     before, now = tl.full([TILE], 1.0, tl.float32), u
     for k in tl.static_range(1, DEGREE):
@@ -265,7 +265,7 @@ def _basis(u, power, DEGREE: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constex
 
 @jit
 def _add_up(moments, cell, fixed, rest, HOT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr):
-    """Add the numbers of every ad in ``rest`` to those of its cell, ``(cell, WIDTH)``; ads of full cells together."""
+    """Add the numbers of every ad in ``rest`` to its cell, ``(cell, WIDTH)``; ads of full cells together."""
     place = tl.arange(0, TILE)
     for _ in tl.static_range(HOT):  # the cell of the first ad left is likely to be a full one
         first = tl.min(tl.where(rest, place, TILE), axis=0)
@@ -285,7 +285,7 @@ def _find_fields(
     CLICKS: tl.constexpr, PANELS: tl.constexpr, DEGREE: tl.constexpr, CHARGES: tl.constexpr, REACH: tl.constexpr,
     WINDOW: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    """Chebyshev series of what all ads of an auction do to those of a panel: (auction, panel, field, k).
+    """Chebyshev series of the effect of all ads of an auction on the ads of a panel: (auction, panel, field, k).
 
     Fields: softplus of left v, sigmoid of left v, mirrored sigmoid of right; then softplus of left, sigmoid of left,
     mirrored sigmoid of right v, which clicks do not need.

@@ -1,4 +1,4 @@
-"""Whether Triton's kernels can run, asked in every step: nothing is imported to answer. Streams beside one's own."""
+"""Whether Triton's kernels can run, asked in every step, so the answer imports no module. Further streams."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def available(device: torch.device) -> bool:
 
 
 def interpreted() -> bool:
-    """Whether triton was told to interpret kernels instead of compiling them."""
+    """Whether triton interprets kernels instead of compiling them."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def side_stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
-    """A stream for ``purpose`` beside the current one, always the same.
+    """A second stream for ``purpose``, always the same.
 
     torch has 32 streams and hands them out in turn: a new one for every run would soon be the stream that another
     thread trains on, or captures. These are of high priority, which have 32 of their own.

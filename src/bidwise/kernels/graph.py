@@ -22,7 +22,7 @@ CAPTURE = threading.Lock()  # other threads keep training meanwhile
 
 
 class Graph:
-    """The step of a run on batches of one size. `advance` repeats what a capture recorded, for the next batch."""
+    """The step of a run on batches of one size. `advance` replays the recorded step on the next batch."""
 
     def __init__(self, run: Run, size: int) -> None:
         assert run.epoch is not None
@@ -34,7 +34,7 @@ class Graph:
         repeats, width, columns = len(run.epoch.order), shuffle.features.shape[1], shuffle.columns.shape[1]
         features = source.features.new_empty(repeats * size, width)
         numbers = source.columns.new_empty(columns, repeats * size)  # a column's numbers side by side: no one copies
-        self.kept = (features, numbers, offsets)  # a graph holds addresses, not references
+        self.kept = (features, numbers, offsets)  # a graph stores addresses, not references
         ads = triton.next_power_of_2(max(1, min(64, 4096 // triton.next_power_of_2(width))))
 
         def fetch() -> None:
@@ -73,7 +73,7 @@ class Graph:
                     self.graph.capture_end()
 
     def advance(self, start: int) -> None:
-        """The step on the batch whose first ad is ``start`` in the order of the epoch."""
+        """The step on the batch that begins at ``start`` in the order of the epoch."""
         if start != self.next:
             self.at.fill_(start)
         self.next = start + self.size

@@ -2,7 +2,7 @@
 
 Ads a program owns are k, their partners i; a tile of pairs is (k, i).
 
-They are compiled without fusing products into sums (`fma` is written where it is meant): a fused b_i f_i - s_j differs
+They are compiled without fusing products into sums (`fma` is explicit): a fused b_i f_i - s_j differs
 from s_i - s_j in the last digit, and two equal ads would no longer tie.
 """
 
@@ -16,7 +16,7 @@ from bidwise.kernels.triton_or_none import jit, tl
 
 
 def _kernel(function: Any) -> Any:
-    """``function`` as a kernel; numbers are not built into it, or every batch size would be compiled anew."""
+    """``function`` as a kernel; numbers are not built into it, or every batch size would need a compilation."""
     numbers = ("ads", "per_repeat", "auctions", "steps", "parts", "blocks")
     return jit(do_not_specialize=[x for x in inspect.signature(function).parameters if x in numbers])(function)
 
@@ -40,7 +40,7 @@ def _sigmoid(x):
 
 @jit
 def _log2_1p(e):
-    """log2(1 + e) / e on [0, 1], relative error 1.4e-7: what is small keeps its digits, as a logarithm would not.
+    """log2(1 + e) / e on [0, 1], relative error 1.4e-7: small results keep their digits, unlike with a logarithm.
 
     Degree 8 with the least maximal relative error 3e-8, by least squares in Chebyshev polynomials of 2 e - 1 that are
     reweighted until the extremes are equal; the rest is rounding.
@@ -117,7 +117,7 @@ def _ads(
             right = tl.load(z + 3 * ads + k)
     else:
         b = tl.load(bid + k).to(tl.float32)
-        if EXACT:  # in a large auction many ads are within the last digit of each other, where a slope may jump
+        if EXACT:  # in a large auction many ads are within the last digit of each other, so a slope may jump
             ctr = 1 / (1 + tl.exp(-tl.load(z + k).to(tl.float64)))
             ecpm = (b.to(tl.float64) * ctr).to(tl.float32)
         else:
@@ -148,7 +148,7 @@ def prepare(z, label, bid, teacher, table, ads, scale, kappa, WEIGHTED: tl.const
 
 @jit
 def _exp2(x, COMPILED: tl.constexpr):
-    if COMPILED:  # one instruction; what is below 1e-38 is 0
+    if COMPILED:  # one instruction; numbers below 1e-38 become 0
         y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
     else:
         y = tl.exp2(x)
@@ -210,7 +210,7 @@ def _add_tile(
                     down = 1.0 - up
                 shown = tl.fma(at_stake, up, shown)
                 lost = tl.fma(risked, down, lost)
-            else:  # one of the two roles has nothing at stake
+            else:  # one of the two roles has no stake
                 if SURROGATE == "logistic":
                     r = _reciprocal(1.0 + e, COMPILED)
                     slope = tl.where(stake * lag >= 0, r, e * r)
@@ -243,7 +243,7 @@ def _add_share(
     whole = low
     if tl.max(start) == first:
         whole += tl.maximum(high - low, 0) // BI * BI
-    # of two orders of a pair only a difference is left: the sums are small beside what is added
+    # of two orders of a pair only a difference is left: the sums are small compared with their terms
     adds: tl.constexpr = tl.float64 if SURROGATE == "product" else tl.float32
     cost = tl.zeros([BK, BI], adds)
     shown = tl.zeros([BK, BI], adds)
@@ -376,7 +376,7 @@ def pairs_of_list(
     WEIGHTED: tl.constexpr, COMPILED: tl.constexpr, PROGRAMS: tl.constexpr, SHARES: tl.constexpr, ADS: tl.constexpr,
     PARTNERS: tl.constexpr,
 ):  # fmt: skip
-    """`pairs` of the positive gap for a list whose length only the GPU knows: a task has a share of the partners."""
+    """`pairs` of the positive gap for a list with a length on the GPU: a task has a share of the partners."""
     number = tl.load(bounds + 2 * auctions)
     tiles = tl.cdiv(number, ADS)
     shares = shares_of(number, auctions, PROGRAMS, SHARES, ADS, PARTNERS)
@@ -450,7 +450,7 @@ def small(
     GAP: tl.constexpr, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr, LOG: tl.constexpr, GRADIENT: tl.constexpr,
     COMPILED: tl.constexpr, BK: tl.constexpr, BI: tl.constexpr,
 ):  # fmt: skip
-    """`pairs` and `finish` in one, where an auction is a repeat and its ads are at most BI."""
+    """`pairs` and `finish` in one, for auctions that are repeats with at most BI ads."""
     row = tl.program_id(1) * BK + tl.arange(0, BK)[:, None]
     column = tl.arange(0, BI)[None, :]
     first = tl.program_id(0) * per_repeat

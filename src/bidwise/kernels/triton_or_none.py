@@ -1,4 +1,4 @@
-"""Triton, or nothing: files with kernels are read without it too, by doctest and where there is no GPU."""
+"""Triton, or a stand-in: files with kernels are also imported without it, by doctest and without a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ except ImportError:
     triton, tl = None, None
 
     def jit(kernel: Any = None, **options: Any) -> Any:
-        """The function as it is."""
+        """The function, unchanged."""
         return kernel if kernel is not None else jit
 
 

@@ -20,7 +20,7 @@ def direct(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradien
     """Cost and slope of every ad from all pairs."""
     if auctions.count == 1:
         return _table_sums(ads, ads, options, gradient)
-    cost = ads.ecpm.new_zeros(auctions.ads + 1)  # the last place takes what padding holds
+    cost = ads.ecpm.new_zeros(auctions.ads + 1)  # the last place collects padding
     slope = torch.zeros_like(cost) if gradient else None
     for block in auctions.blocks():
         table = ads.at(block.rows)
@@ -34,7 +34,7 @@ def direct(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradien
 
 
 def _padded(table: PairInputs, filled: Tensor, gap: str) -> tuple[PairInputs, PairInputs]:
-    """``table`` as ads i and as ads j, with nothing at stake in pairs with padding."""
+    """``table`` as ads i and as ads j, with no stake in pairs with padding."""
     if gap != "signed":
         lowest, highest = table.value.where(filled, -torch.inf), table.value.where(filled, torch.inf)
         return table._replace(value=lowest), table._replace(value=highest)
@@ -67,7 +67,7 @@ def _table_sums(i: PairInputs, j: PairInputs, options: PairOptions, gradient: bo
 
 
 def _at_stake(i: PairInputs, j: PairInputs, options: PairOptions) -> tuple[PairInputs, Tensor | None]:
-    """The ads i without those of least value, for which nothing is at stake, and their rows if some were dropped.
+    """The ads i without the ads of least value, which have no stake, and their rows if some were dropped.
 
     With clicks as values these are the ads without a click. On a GPU the host would have to wait for their number.
     """

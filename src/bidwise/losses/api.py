@@ -26,7 +26,7 @@ from bidwise.losses.definition import REDUCTIONS, Batch, PairInputs, PairOptions
 from bidwise.losses.dispatch import choose, kernel_stage
 from bidwise.segments import Auctions
 
-# a loss, and the derivative for every logit of the loss it takes part in, where that was asked for
+# a loss, and the derivative for every logit of the loss it takes part in, if requested
 Computed = tuple[Tensor, Tensor | None]
 
 TORCHS = {"none": 0, "mean": 1, "sum": 2}  # torch's numbers of reductions
@@ -64,7 +64,7 @@ def pairwise_welfare_loss(
     method: str = "auto",
     validate: bool | None = None,
 ) -> Tensor:
-    """The pairwise ranking loss on eCPM: what an auction stands to lose by showing ad j for ad i.
+    """The pairwise ranking loss on eCPM: the welfare an auction risks by showing ad j instead of ad i.
 
     With eCPM s = bids * sigmoid(logits) and value v = bids * clicks (or bids * teacher), an auction of n ads costs
 
@@ -77,10 +77,10 @@ def pairwise_welfare_loss(
         bids: cost-per-click bids, finite and above 0.
         offsets: bounds of the auctions, int64 ``(auctions + 1,)``; ``None``: all ads are one auction.
         teacher: another model's CTR in [0, 1]; needed by ``value="teacher"`` and by ``weighting``.
-        value: what stands for the true eCPM, ``clicks`` or ``teacher``.
+        value: stands for the true eCPM: ``clicks`` or ``teacher``.
         gap: ``signed`` x, ``positive`` max(x, 0) or ``order`` 1{x > 0}.
         surrogate: ``logistic`` log(1 + e^(-sigma x)), ``hinge`` max(-sigma x, 0) (slope -sigma / 2 at 0) or
-            ``indicator`` 1{x <= 0}, whose gradient is 0.
+            ``indicator`` 1{x <= 0}, with gradient 0.
         sigma: slope of the surrogate, above 0.
         weighting: ``None``: w_ij = 1; a number kappa: w_ij = sigmoid(kappa b_i teacher_i) sigmoid(kappa s_j).
         pair_mean: divide each auction's L by n^2.
@@ -108,7 +108,7 @@ def pairwise_welfare_loss(
 
 @outside_graphs
 def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None, unit: float | str = 1.0) -> Tensor:
-    """`pairwise_welfare_loss` of a batch, plus ``lam`` times the log loss where lam is given.
+    """`pairwise_welfare_loss` of a batch, plus ``lam`` times the log loss if lam is given.
 
     Bids are divided by ``unit``, or by the mean bid of each repeat for ``"batch"``.
     """
@@ -129,7 +129,7 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None,
 
 
 def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) -> None:
-    """Raise unless shapes and, where asked for, values are those of ads; by default on the CPU, where no one waits."""
+    """Raise unless shapes and, if requested, values are valid; by default on the CPU, where checking is cheap."""
     logits, clicks, bids, offsets, teacher, weights = batch
     check_logits(logits, offsets)
     values = logits.device.type == "cpu" and not torch.compiler.is_compiling() if validate is None else validate
@@ -189,7 +189,7 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
         slope.mul_(share if isinstance(share, float) else auctions.spread(share))
     if lam is not None:
         loss.add_(cross_entropy(z.view(logits.shape), y.view(logits.shape), None, options.reduction), alpha=lam)
-        if slope is not None:  # (1 - y) f - y (1 - f), exact where y is 0 or 1
+        if slope is not None:  # (1 - y) f - y (1 - f), exact if y is 0 or 1
             each = lam / max(logits.shape[-1], 1) if options.reduction == "mean" else lam
             slope.add_(torch.lerp(ctr, miss.neg_(), y), alpha=each)
     return loss, slope if slope is None or logits.dim() == 1 else slope.view(logits.shape)
@@ -240,7 +240,7 @@ class _KnownGradient(torch.autograd.Function):
 
 
 class _OnceOnly(torch.autograd.Function):
-    """A gradient that refuses to be differentiated: it is a stored constant, a penalty on it would do nothing."""
+    """A gradient that raises an error if differentiated: it is a stored constant, so a penalty on it has no effect."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, logits: Tensor) -> Tensor:

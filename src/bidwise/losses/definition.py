@@ -1,4 +1,4 @@
-"""The family of pairwise losses, to be read beside the paper.
+"""The family of pairwise losses, to be read next to the paper.
 
 In an auction of n ads an ad has the eCPM s = b f (bid times predicted CTR) and the value v = b y (bid times click) or
 v = b p (bid times a teacher's CTR). Showing ad j for ad i costs the auction v_i - v_j, and
@@ -40,7 +40,7 @@ METHODS = ("auto", "direct", "fast", "triton")
 
 @dataclass(frozen=True)
 class PairOptions:
-    """The options of :func:`bidwise.pairwise_welfare_loss`, which says what they mean; checked when made."""
+    """The options of :func:`bidwise.pairwise_welfare_loss`, which documents them; checked when made."""
 
     value: str = "clicks"
     gap: str = "signed"
@@ -68,7 +68,7 @@ class PairOptions:
 
     @property
     def needs_teacher(self) -> str | None:
-        """The option that looks at a teacher's CTR, where one does."""
+        """The option that needs a teacher's CTR, if any."""
         return 'value="teacher"' if self.value == "teacher" else "weighting" if self.weighting is not None else None
 
 
@@ -84,7 +84,7 @@ class Batch(NamedTuple):
 
 
 class PairInputs(NamedTuple):
-    """What the pairs are made of: eCPM s, value v and the factors of w_ij = left_i right_j, ``None`` for ones."""
+    """The ingredients of the pairs: eCPM s, value v and the factors of w_ij = left_i right_j, ``None`` for ones."""
 
     ecpm: Tensor
     value: Tensor
@@ -99,7 +99,7 @@ class PairInputs(NamedTuple):
 
 # Every method returns two numbers per ad j:
 #   cost_j  = right_j sum_i left_i gap(v_i - v_j) phi(s_i - s_j), so that L is the sum of costs,
-#   slope_j = dL / ds_j with the weights held fixed; None where no gradient is asked for.
+#   slope_j = dL / ds_j with fixed weights; None if no gradient is needed.
 PairSums = tuple[Tensor, Tensor | None]
 
 

@@ -16,7 +16,7 @@ from bidwise.segments import Auctions
 
 
 class Speed(NamedTuple):
-    """What `direct` takes per pair, and `fast` per call and per ad, in nanoseconds."""
+    """Time of `direct` per pair, and of `fast` per call and per ad, in nanoseconds."""
 
     pair: float
     call: float
@@ -35,7 +35,7 @@ SPEEDS = {
     ("positive", "indicator"): Speed(pair=0.63, call=2.3e06, ad=9.6e02),
     ("order", "indicator"): Speed(pair=1.3, call=2.4e06, ad=1.1e03),
 }
-RAGGED = Speed(pair=1.8, call=0, ad=4e02)  # signed logistic where sizes differ: no auction gets one panel
+RAGGED = Speed(pair=1.8, call=0, ad=4e02)  # signed logistic of auctions of different sizes: no auction gets one panel
 
 
 # Ads of an auction from which kernels without pairs are faster on a GPU, and to which all pairs are better than `fast`
@@ -43,11 +43,11 @@ PANELS_FROM = 2048
 CLICKS_FROM = 5120
 COVARIANCE_FROM = 2048
 QUADRATIC_TO = 262_144
-CLICKS_TO = 1_048_576  # as many pairs as QUADRATIC_TO where one ad in four was clicked
+CLICKS_TO = 1_048_576  # as many pairs as QUADRATIC_TO if one ad in four was clicked
 
 
 def on_kernels(logits: Tensor, method: str = "auto") -> bool:
-    """Whether Triton kernels take these logits: for ``triton`` they must, for other methods where there is a GPU."""
+    """Whether Triton kernels take these logits: for ``triton`` they must, for other methods if there is a GPU."""
     if method != "triton" and logits.device.type != "cuda":
         return False
     ready = available(logits.device) and logits.dtype != torch.float64 and logits.numel() < 1 << 29
@@ -62,7 +62,7 @@ def on_kernels(logits: Tensor, method: str = "auto") -> bool:
 
 
 def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -> str | None:
-    """Where the kernels of `fused_pairs` get pair sums from; ``None``: `choose` has a method for this call.
+    """The source of pair sums for the kernels of `fused_pairs`; ``None``: `choose` has a method for this call.
 
     Shapes decide, so that a GPU need not be waited for.
     """
@@ -94,7 +94,7 @@ def choose(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
         speed = RAGGED
     time, limit = speed.pair * auctions.pairs(), speed.call + speed.ad * auctions.ads
     if time > limit and fast is dominance and options.value == "clicks" and ads.value.device.type == "cpu":
-        time *= int(ads.value.count_nonzero()) / auctions.ads  # `direct` leaves out ads i without a click
+        time *= int(ads.value.count_nonzero()) / auctions.ads  # `direct` skips ads i without a click
     return fast if time > limit else direct
 
 

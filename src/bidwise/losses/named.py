@@ -23,10 +23,10 @@ class WelfareLoss(nn.Module):
 
     ``reduction="mean"``: mean over auctions of L / n^2 + lam * mean over ads of the log loss.
     ``reduction="sum"``: sum of L + lam * sum of the log loss, the literal sums of the paper, not divided by n^2.
-    ``unit``: what the rank term divides bids by. ``"batch"``, their mean in this batch, makes loss and gradient
-    independent of the currency, so that lam, sigma and kappa mean the same everywhere; 1.0 takes bids as they are, as
+    ``unit``: the rank term divides bids by it. ``"batch"``, their mean in this batch, makes loss and gradient
+    independent of the currency, so that lam, sigma and kappa mean the same everywhere; 1.0 leaves bids unchanged, as
     the paper does.
-    The other options are those of :func:`bidwise.pairwise_welfare_loss`. Shapes too: with leading dimensions the
+    See :func:`bidwise.pairwise_welfare_loss` for the other options. Shapes too: with leading dimensions the
     result has one loss per repeat, and ``lam`` may be a tensor that broadcasts over them: many lam trained at once.
 
     >>> logits, clicks, bids = torch.zeros(3), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 0.5])
@@ -123,7 +123,7 @@ class BidWeightedLogLoss(nn.Module):
     Power 0 is the log loss, 1 and 1/2 are the paper's weighted baselines. ``value="teacher"`` takes the teacher's CTR
     as soft labels: plain distillation, the control for losses that use a teacher. With a power the loss is in a power
     of the currency: bids that are 100 times as large multiply loss and gradient by 100 ** ``power``. Divide bids by
-    their mean where something is added to the loss, such as an L2 penalty, or where the optimizer is not Adam.
+    their mean if a term such as an L2 penalty is added to the loss, or if the optimizer is not Adam.
 
     >>> logits, clicks, bids = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0])
     >>> BidWeightedLogLoss(power=1.0)(logits, clicks, bids)
@@ -175,7 +175,7 @@ _MAKERS: Named[Callable[[], nn.Module]] = Named(
         "log": partial(_PAPER),  # equation 5
         "log_weighted": partial(_PAPER, weighting=3.0),  # equation 5 with the weights of Section 4.2
         "hinge": partial(_PAPER, surrogate="hinge"),  # equation 6
-        "ranknet": partial(_PAPER, gap="order"),  # the classic baseline, the order of values alone
+        "ranknet": partial(_PAPER, gap="order"),  # the classic baseline, only the order of values
         "log_teacher": partial(_PAPER, value="teacher", weighting=3.0),  # equation 5 with a teacher, Section 4.2
         "log_teacher_unweighted": partial(_PAPER, value="teacher"),  # equation 5 with a teacher and no weights
         "hinge_plus_teacher": partial(  # equation 7
@@ -199,9 +199,9 @@ class _Losses(Mapping[str, nn.Module]):
 
 
 #: The losses of the paper, its baselines and ours, by name, each built when it is looked up; sigma = 1, lam = 3,
-#: kappa = 3 where weighted. A rank term is named after its equation; the composites add lam times the log loss, as
+#: kappa = 3 if weighted. A rank term is named after its equation; the composites add lam times the log loss, as
 #: Appendices B and C do. ``log_plus`` and ``log_plus_teacher`` divide bids by their mean in the batch; the others take
-#: them as they are, like the paper.
+#: them unchanged, like the paper.
 LOSSES: Mapping[str, nn.Module] = _Losses()
 
 
@@ -227,7 +227,7 @@ def needs_teacher(loss: object) -> bool:
 
 
 def named_loss(name: str, **options: Any) -> nn.Module:
-    """A loss by name, with other options of a :class:`WelfareLoss` where they are not ``None`` and the loss is one.
+    """A loss by name, with other options of a :class:`WelfareLoss` if they are not ``None`` and the loss is one.
 
     >>> named_loss("log_plus", lam=0.1, sigma=None).lam, named_loss("log_loss", lam=0.1)
     (0.1, BidWeightedLogLoss(power=0.0, value='clicks', reduction='mean'))
@@ -239,7 +239,7 @@ def named_loss(name: str, **options: Any) -> nn.Module:
 
 
 def single_loss(loss: str | nn.Module) -> WelfareLoss | BidWeightedLogLoss:
-    """A loss of bidwise with one lam, by name or as it is."""
+    """A loss of bidwise with one lam, by name or as an object."""
     found = LOSSES[loss] if isinstance(loss, str) else loss
     if not isinstance(found, WelfareLoss | BidWeightedLogLoss) or isinstance(getattr(found, "lam", 0), Tensor):
         expected = "a name, a WelfareLoss with one lam or a BidWeightedLogLoss"
@@ -248,7 +248,7 @@ def single_loss(loss: str | nn.Module) -> WelfareLoss | BidWeightedLogLoss:
 
 
 def unchecked(loss: Any) -> Any:
-    """The same loss without checks of values, for ads that were checked before; losses of others as they are.
+    """The same loss without checks of values, for ads that were checked before; other losses unchanged.
 
     It also takes labels above 1: clicks that are corrected for the slot they were made in.
     """

@@ -21,9 +21,9 @@ WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their
 class Arrangement:
     """Ads in the order (segment, eCPM) and the bounds of their segments.
 
-    A segment is an auction where every ad takes both parts of a pair, i and j; it is a node of a tree over values where
+    A segment is an auction if every ad takes both parts of a pair, i and j; it is a node of a tree over values if
     its ads are cut into ads i, marked by ``upper``, and ads j with v_i > v_j. ``pivot`` is a value per segment, v_i >=
-    pivot >= v_j where parts are taken: v_i - v_j = (v_i - pivot) + (pivot - v_j) then adds up without cancellation.
+    pivot >= v_j if parts are taken: v_i - v_j = (v_i - pivot) + (pivot - v_j) then adds up without cancellation.
     """
 
     ads: PairInputs
@@ -52,7 +52,7 @@ class Arrangement:
 @lru_cache
 def chebyshev(degree: int) -> tuple[Tensor, Tensor]:
     """Nodes in [-1, 1], and the matrix from values at them to coefficients of T_0 ... T_(degree - 1), in float64."""
-    k = torch.arange(degree, dtype=torch.float64, device="cpu")  # whatever the default device is now
+    k = torch.arange(degree, dtype=torch.float64, device="cpu")  # on the CPU, also with another default device
     angle = torch.pi * (k + 0.5) / degree
     analysis = torch.cos(k[:, None] * angle) * 2 / degree
     analysis[0] /= 2
@@ -87,7 +87,7 @@ class Cells:
     """Occupied panels of all segments, in order.
 
     ``place`` numbers them so that panels of one segment at most ``reach`` apart differ by their distance, and all
-    others by more: empty panels cost nothing, and no number overflows.
+    others by more: empty panels are free, and no number overflows.
     """
 
     of_ad: Tensor  # (ads,)
@@ -97,7 +97,7 @@ class Cells:
 
     @staticmethod
     def of(t: Tensor, segments: Auctions, reach: int) -> tuple[Cells, Tensor]:
-        """The cells, and where in its panel each ad stands, in [-1, 1]."""
+        """The cells, and the place of each ad in its panel, in [-1, 1]."""
         panel = (t / WIDTH).floor_()
         opens = torch.zeros(len(t), dtype=torch.bool, device=t.device)
         opens[segments.starts] = True
@@ -125,7 +125,7 @@ class Cells:
         return Cells(self.of_ad, self.place[-1] - self.place.flip(0), -self.centre.flip(0), Auctions.of_sizes(sizes))
 
     def neighbours(self, some: slice, reach: int) -> Tensor:
-        """Cell at every distance from -reach to reach, one past the last where that panel is empty."""
+        """Cell at every distance from -reach to reach, one past the last if that panel is empty."""
         here = self.place[some]
         wanted = here[:, None] + torch.arange(-reach, reach + 1, device=here.device)
         found = torch.searchsorted(self.place, wanted).clamp_(max=len(self.place) - 1)
@@ -174,7 +174,7 @@ def logistic_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -
     In units of sigma s, softplus is analytic in a strip of half-width pi. Cut the line into panels; in each, replace
     the ads by the moments of their charges against a few Chebyshev polynomials; let panels within reach act on each
     other through one small table; beyond it softplus(y) is y for sources far below and e^y for those far above, to a
-    relative e^-reach, and prefix sums do. The e^y count where the parts are apart: in an ordered auction nothing else
+    relative e^-reach, and prefix sums do. The e^y count if the parts are apart: in an ordered auction nothing else
     is left.
     """
     ads = arranged.ads
@@ -268,7 +268,7 @@ STRETCH = 128.0  # exponentials are kept relative to the upper end of stretches 
 def _tail_below(moments: Tensor, cells: Cells, reach: int) -> Tensor:
     """sum of q e^(t - centre) over the sources far below each cell, from its stretch and the one before it, in float64.
 
-    Only sums from below upwards are taken, each larger than what came before: nothing cancels.
+    Only sums from below upwards are taken, each larger than the one before: no cancellation.
     """
     segment, degree = cells.segments.of_ad, moments.shape[-1]
     stretch = (cells.centre / STRETCH).floor()

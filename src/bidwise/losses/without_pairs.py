@@ -1,6 +1,6 @@
 """The family without pairs.
 
-Signed gap: a covariance, or sums that are linear in the ads, after a sort where one is needed. Positive and order gaps:
+Signed gap: a covariance, or sums that are linear in the ads, after a sort if one is needed. Positive and order gaps:
 pairs with v_i > v_j, by a tree over values.
 """
 
@@ -25,7 +25,7 @@ ONE_PANEL = {torch.float32: (1e-8, 96), torch.float64: (1e-12, 128)}  # error, a
 def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
     """Rows in the order (auction, key), stable."""
     if auctions.count == 1:
-        # whole numbers in the same order, which torch sorts ten times as fast where keys are many
+        # whole numbers in the same order, which torch sorts ten times as fast if there are many
         whole = keys.view(torch.int32 if keys.dtype == torch.float32 else torch.int64)
         kind = torch.iinfo(whole.dtype)
         return (whole ^ (whole >> kind.bits - 1 & kind.max)).argsort(stable=True)
@@ -37,7 +37,7 @@ def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
 
 
 def runs_of_equal(keys: Tensor, segments: Auctions) -> tuple[Tensor, Tensor]:
-    """First rows and lengths of the runs of equal neighbours; no run goes on in the next segment."""
+    """First rows and lengths of the runs of equal neighbours; no run continues in the next segment."""
     fresh = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
     fresh[1:] = keys[1:] != keys[:-1]
     fresh[segments.starts] = True
@@ -87,7 +87,7 @@ def segment_sums(arranged: Arrangement, options: PairOptions, gradient: bool) ->
 def _one_panel(half: float, dtype: torch.dtype, device: torch.device) -> tuple[float, Tensor] | None:
     """Half the range of sigma * eCPM of a panel, at least ``half``, and the kernels on it.
 
-    ``None`` where the range asks for more Chebyshev polynomials than panels do.
+    ``None`` if the range needs more Chebyshev polynomials than panels do.
     """
     if not half < 1e3:
         return None
@@ -111,7 +111,7 @@ def _kernels(half: float, degree: int, dtype: torch.dtype, device: torch.device)
 def one_panel_sums(ads: PairInputs, auctions: Auctions, options: PairOptions, gradient: bool) -> PairSums | None:
     """The signed logistic as `logistic_sums` has it, with a single panel per auction: few operations, no sort.
 
-    For auctions of equal size whose eCPM spreads over a few dozen units of 1 / sigma: most batches people train on;
+    For auctions of equal size with eCPM spread over a few dozen units of 1 / sigma: most batches people train on;
     ``None`` for others.
     """
     t, value = options.sigma * ads.ecpm.view(auctions.count, -1), ads.value.view(auctions.count, -1)
@@ -145,7 +145,7 @@ def one_panel_sums(ads: PairInputs, auctions: Auctions, options: PairOptions, gr
 def dominance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
     """Pairs with v_i > v_j, cut by halves of the values: O(n log n) times the cost of a sum over all pairs.
 
-    Each level of the tree cuts the ads of a node into those of higher and of lower value; between the two the gap is
+    Each level of the tree cuts the ads of a node into ads of higher and of lower value; between the two the gap is
     v_i - v_j or 1, and `segment_sums` adds up the pairs. Ads of equal value are never parted, and the more ads
     share a value the earlier they leave the tree: with clicks as values the first cuts are clicked x unclicked.
     """
@@ -196,10 +196,10 @@ def dominance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, grad
 
 
 def _codes(value: Tensor, order: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor, int]:
-    """A code per ad whose leading bits cut an auction into halves by value, the ads of equal value, and its bits.
+    """A code per ad with leading bits that cut an auction into halves by value, the ads of equal value, and its bits.
 
     The code is the middle of the run of equal values in the order of values, as a fraction of the auction: rising with
-    value, different for different values, and a run of half the ads is alone after two cuts.
+    value, different for different values, and a run of half the ads has a node of its own after two cuts.
     """
     first, length = runs_of_equal(value.index_select(0, order), auctions)
     begin, size = auctions.offsets[:-1], auctions.sizes
@@ -231,7 +231,7 @@ def step_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> Pa
     s, left, right = (x.double() for x in (arranged.ads.ecpm, arranged.left, arranged.right))
     lowest = s.new_zeros(segments.count)
     lowest[segments.sizes > 0] = s[segments.starts]
-    s = s - segments.spread(lowest)  # margins keep their digits where eCPM differs little
+    s = s - segments.spread(lowest)  # margins keep their digits if eCPM differs little
     above = arranged.ads.value.double() - segments.spread(arranged.pivot.double())
     ordered = options.gap == "order"
     start, length = runs_of_equal(arranged.ads.ecpm, segments)

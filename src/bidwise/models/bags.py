@@ -1,7 +1,7 @@
-"""Bags: fields whose ads have several values, such as keywords; their vector is the mean over those values.
+"""Bags: fields with several values per ad, such as keywords; their vector is the mean over those values.
 
 A bag with room for L values takes L columns of the features, its slots, which share the ids of one field. Slots that
-are not used hold the id of missing values: whether one counts can be read from the ids, and no mask travels with them.
+are not used contain the id of missing values: the ids show whether one counts, and no mask travels with them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def values_and_slots(cardinalities: Sequence[Values]) -> tuple[list[int], list[i
 
 
 def shares(ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """What each slot counts in the mean of its bag, ``(ads, slots)``: nothing if it is missing, unless all are.
+    """The weight of each slot in the mean of its bag, ``(ads, slots)``: 0 if it is missing, unless all are.
 
     >>> shares(torch.tensor([[5, 7, 1, 1], [1, 1, 1, 1]]), torch.float32).tolist()
     [[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]
@@ -44,7 +44,7 @@ def shares(ids: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def all_shares(ids: Tensor, slots: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The same for the columns of all fields, ``(ads, columns)``; those of fields that are no bags are 1."""
+    """The same for the columns of all fields, ``(ads, columns)``; 1 for fields that are no bags."""
     return torch.cat([shares(part, dtype) for part in torch.split(ids, list(slots), 1)], 1)
 
 

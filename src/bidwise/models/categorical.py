@@ -48,7 +48,7 @@ class DeepFM(nn.Module):
         cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.bags`).
         embedding: width of the vectors v.
         hidden: units of the hidden layers, with ReLU.
-        dropout: share of the hidden units that a step leaves out.
+        dropout: share of the hidden units that a step drops.
         std: of the initial embeddings and first-order weights; DeepCTR's is 1e-4, as is ours.
         seed: of the initial weights and of the dropout.
 
@@ -74,7 +74,7 @@ class DeepFM(nn.Module):
         check_whole("embedding", embedding, 1)
         random = torch.Generator().manual_seed(seed)
         self.bias = nn.Parameter(torch.zeros(()))
-        # w_f beside v_f
+        # w_f next to v_f
         self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=DEEPFM_FIRST)
         self.deep = Perceptron(embedding * len(cardinalities), hidden, dropout=dropout, seed=seed, random=random)
         self.last = glorot([embedding * len(cardinalities), *hidden][-1], 1, random)
@@ -100,12 +100,12 @@ class DCNv2(nn.Module):
     """First-order weights, cross layers and a perceptron over the same embeddings, ids ``(ads, columns) -> (ads,)``.
 
     logit = w_0 + Σ_f w_f[x_f] + w · [cross(x); perceptron(x)],  x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l   (Wang et al.,
-    2021, eq. 1), with first-order weights beside it, as in DeepFM.
+    2021, eq. 1), with first-order weights added, as in DeepFM.
 
     Args:
         embedding: width of the vectors; a matrix costs the square of their sum.
         cross: cross layers.
-        hidden: units of the hidden layers, with batch norm and ReLU; other arguments are those of :class:`DeepFM`.
+        hidden: units of the hidden layers, with batch norm and ReLU; other arguments as in :class:`DeepFM`.
 
     >>> DCNv2([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
     torch.Size([2])

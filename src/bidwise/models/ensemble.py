@@ -1,4 +1,4 @@
-"""What is served: one calibrated model, or the mean of several."""
+"""The served model: one calibrated model, or the mean of several."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ensemble(nn.Module):
     ) -> None:
         super().__init__()
         if not models:
-            raise InputError("models must hold at least one model, found none")
+            raise InputError("models must contain at least one model, found none")
         self.models = nn.ModuleList(models)
         self.widths = [None] * len(models) if widths is None else list(widths)
         self.register_buffer("slope", torch.tensor(slope, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""What models over categories are built of: embeddings, crosses and perceptrons, each as its formula."""
+"""Building blocks of models over categories: embeddings, crosses and perceptrons, each as its formula."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Embeddings(nn.Module):
         std: of the initial values, normal around 0.
         random: draws them.
         fields, columns: numbers of the fields, and of their columns among all features; ``None``: all of them.
-        first: where the first column holds first-order weights, what part of an L2 penalty they bear.
+        first: if the first column has first-order weights, their share of an L2 penalty.
 
-    ``sparse`` says whether gradients hold only the rows that a batch looked up. An optimizer may then leave all others
+    ``sparse``: gradients contain only the rows that a batch looked up. An optimizer may then leave all others
     alone, and a step does not take longer for a longer table. On a GPU an optimizer may set ``sums``, where gradients
     are added up instead (:mod:`bidwise.kernels.embedding_kernels`).
 
@@ -81,7 +81,7 @@ class Embeddings(nn.Module):
         for name, bounds in {"starts": F.pad(ends[:-1], (1, 0)), "ends": ends}.items():  # of every column
             self.register_buffer(name, bounds.repeat_interleave(slots).to(where, torch.int32), persistent=False)
         penalty = torch.tensor([first] + [1.0] * (width - 1)).to(where, torch.get_default_dtype())
-        self.register_buffer("penalty", penalty, persistent=False)  # what an L2 penalty is multiplied by, (width,)
+        self.register_buffer("penalty", penalty, persistent=False)  # factors of an L2 penalty, (width,)
 
     def forward(self, ids: Tensor) -> Tensor:
         self.check(ids)
@@ -134,17 +134,17 @@ class Embeddings(nn.Module):
 
 
 def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
-    """Check all ids of the training ads once, instead of those of every batch; raise where a batch would."""
+    """Check all ids of the training ads once, instead of the ids of every batch; raise if a batch would."""
     if not tables or features.is_floating_point():
         return
     features = features.flatten(0, -2)
-    size = 2**16 if features.device.type == "cpu" else max(1, len(features))  # what a cache holds
+    size = 2**16 if features.device.type == "cpu" else max(1, len(features))  # fits a cache
     some = torch.split(features, size)
     least = torch.stack([part.amin(0) for part in some]).amin(0).cpu()
     most = torch.stack([part.amax(0) for part in some]).amax(0).cpu()
     for table in tables:
         if features.shape[1] <= max(table.columns):
-            return  # which a forward refuses
+            return  # a forward raises an error
         values = (table.ends - table.starts).cpu()
         if bool(((least[table.columns] < 0) | (most[table.columns] >= values)).any()):
             raise table._outside(features[:, table.columns])
@@ -183,10 +183,10 @@ class Cross(nn.Module):
 class Perceptron(nn.Module):
     """Hidden layers: affine, or linear and batch norm; ReLU, dropout; ``(ads, inputs) -> (ads, hidden[-1])``.
 
-    Batch norm cancels a bias before it: its gradient would be rounding error, of which Adam makes full steps.
+    Batch norm cancels a bias before it: its gradient would be rounding error, which Adam turns into full steps.
 
     Which units are dropped depends on ``seed`` and on how many steps were made, a number in the state of the model: a
-    run that is resumed drops what it would have dropped, and nothing reads or sets the global random state.
+    resumed run drops the same units, and the global random state is neither read nor set.
     """
 
     static = True
@@ -296,7 +296,7 @@ class BatchNorm(nn.BatchNorm1d):
             running.lerp_(new.to(running), self.momentum)  # type: ignore[union-attr, arg-type]
 
     def _across(self, active: Tensor) -> Tensor:
-        """Mean and variance from those of each rank: Σ (x - mean)² = Σ_r [Σ (x - mean_r)² + n_r (mean_r - mean)²]."""
+        """Mean and variance from the ranks': Σ (x - mean)² = Σ_r [Σ (x - mean_r)² + n_r (mean_r - mean)²]."""
         x = active.to(torch.promote_types(active.dtype, torch.float32))
         mean = x.sum(0) / max(len(x), 1)
         squares, size = (x - mean).square().sum(0), torch.full_like(mean, len(x))

@@ -1,4 +1,4 @@
-"""Perceptrons, alone or many side by side: a leading dimension of every parameter is one model of a batch."""
+"""Perceptrons, one or many in parallel: a leading dimension of every parameter is one model of a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MLP(nn.Module):
             ads, width)`` broadcast over them: members ``(6, 30)`` are six variants of each of 30 repeats.
         init: ``torch`` starts as `torch.nn.Linear` does, weights and biases uniform in ±1 / √inputs; ``glorot`` as
             Keras does, weights uniform in ±√(6 / (inputs + outputs)) and no bias.
-        seed: of the initial weights, one for all or one for each entry of the last member dimension; a model alone and
+        seed: of the initial weights, one for all or one for each entry of the last member dimension; a single model and
             the same model among others start alike, and variants of one repeat start alike.
 
     >>> model = MLP(3, hidden=(4,), members=(2, 5), seed=range(5))

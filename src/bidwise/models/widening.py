@@ -1,4 +1,4 @@
-"""A trained model for fields that have got more values: old rows keep what they learnt, new ones start anew."""
+"""A trained model for fields that gained values: old rows keep their weights, new ones start untrained."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bidwise.models.layers import Embeddings
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of the weights of a solved regression: normal, with this mean and precision; bias excepted."""
+    """The posterior of the weights of a solved regression: normal, with this mean and precision; bias excepted."""
 
     mean: Tensor
     precision: Tensor
 
 
 def widened(model: nn.Module, state: dict[str, Any], before: Sequence[Values]) -> dict[str, Any]:
-    """The weights of a model whose fields had ``before`` values each, for a ``model`` whose fields have more.
+    """The weights of a model with ``before`` values per field, for a ``model`` with more.
 
     Args:
         model: built for the values that there are now; new ones, at the end, have its initial vectors.
@@ -47,7 +47,7 @@ def widened_adam(
 ) -> dict[str, Any]:
     """The same of :class:`~bidwise.training.Adam`: new rows have no moments.
 
-    Their number of look-ups, which L2 is divided by, is what it would be had they been there from the beginning:
+    Their number of look-ups, which L2 is divided by, is as if they had been there from the beginning:
     ``shares`` has for each field the share of batches that look each value up.
     """
     numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
@@ -66,7 +66,7 @@ def widened_adam(
 
 
 def widened_prior(model: nn.Module, prior: Prior, before: Sequence[Values]) -> Prior:
-    """What is known of the weights of a regression: of new rows as little as of the least known row of their field."""
+    """The prior of the weights of a regression: for new rows as wide as for the least known row of their field."""
     _, table, source, fresh = next(_rows(model, before))
     fields, precision = table.field_of_rows(), prior.precision[source]
     least = precision.new_zeros(len(table.values)).scatter_reduce_(0, fields, precision, "amin", include_self=False)
@@ -74,7 +74,7 @@ def widened_prior(model: nn.Module, prior: Prior, before: Sequence[Values]) -> P
 
 
 def _rows(model: nn.Module, before: Sequence[Values]) -> Iterator[tuple[str, Embeddings, Tensor, Tensor]]:
-    """For each table with its name: the old row that every row comes from, any where its value is new, and whether."""
+    """For each table with its name: the old row of every row, arbitrary if its value is new, and whether."""
     had, _ = values_and_slots(before)
     for name, table in model.named_modules():
         if not isinstance(table, Embeddings):

@@ -1,4 +1,4 @@
-"""Pages about runs, made from what their folders contain."""
+"""Pages about runs, made from their folders."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _page(run: Run, page: RunPage) -> RunPage:
 
 
 def _source(run: Run) -> Section:
-    """Where the numbers come from: command, commit, machine, settings."""
+    """The origin of the numbers: command, commit, machine, settings."""
     recorded = run.environment
     terms = [("run folder", run.name)]
     terms += [(title, str(recorded[key])) for key, title in RECORDED.items() if recorded.get(key) is not None]
@@ -84,4 +84,4 @@ def _source(run: Run) -> Section:
     words = (f"{k} = {shortened(setting(value), 80)}" for k, value in settings.items() if value is not None)
     terms += [("settings", text)] if (text := "; ".join(words)) else []
     lead = "" if recorded else "This run has not recorded its command and machine."
-    return Section("Where these numbers come from", lead, terms=terms)
+    return Section("Origin of these numbers", lead, terms=terms)

@@ -1,4 +1,4 @@
-"""Curves over epochs, with the names of trainings beside their lines."""
+"""Curves over epochs, with the names of trainings next to their lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from bidwise.report.drawing import Look, shortened, ticks
 from bidwise.study.recipe import BASELINE
 
-LABELS = 0.63  # where lines end and the legend begins, as a share of the width
+LABELS = 0.63  # end of the lines and start of the legend, as a share of the width
 
 
 def named_lines(

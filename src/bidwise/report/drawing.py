@@ -1,4 +1,4 @@
-"""What all figures share: the style, colours that follow the page's theme, SVG for a page."""
+"""Common parts of all figures: the style, colours that follow the page's theme, SVG for a page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH = 4.8  # inches: on a phone the text is then still as large as print
 NARROW = 4.1  # for figures of many words, which are three in a row on a wide screen
 STYLE = {
     "svg.fonttype": "none",  # text stays text
-    "text.parse_math": False,  # a name may hold dollars
+    "text.parse_math": False,  # a name may contain dollars
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
@@ -49,7 +49,7 @@ STYLE = {
 }
 # Okabe and Ito's colours, which most colour-blind readers can distinguish, without the yellow that white swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-THEMED = {  # colour of a drawing -> what a page makes of it
+THEMED = {  # colour of a drawing -> colour on a page
     INK: "var(--ink)",
     UNCLEAR: "var(--mid)",
     GRID: "var(--grid)",
@@ -95,7 +95,7 @@ class Panel:
     """One pair of axes: a figure of its own on a page, one part of a picture in a file."""
 
     title: str
-    about: str  # what is to be seen, in words, for those who do not see it
+    about: str  # a description in words, for readers who cannot see it
     height: float  # inches
     paint: Callable[[Axes], None]
     width: float = WIDTH
@@ -125,22 +125,22 @@ class Whisker:
     estimate: float | None = None
     low: float | None = None
     high: float | None = None
-    clear: bool = False  # the interval leaves out 0 and can be trusted
+    clear: bool = False  # the interval excludes 0 and can be trusted
     colour: str = UNCLEAR
     marker: str = "o"
-    fades: bool = True  # to grey where it is not clear
+    fades: bool = True  # to grey if it is not clear
     below: Estimate | None = None  # the same with another interval, drawn thin below the first
 
     @classmethod
     def of(cls, name: str, words: str, estimate: Estimate, outcome: Outcome, colour: str, marker: str = "o") -> Whisker:
-        """An estimate, clear where the outcome is better or worse; bounds that are not finite are not drawn."""
+        """An estimate, clear if the outcome is better or worse; bounds that are not finite are not drawn."""
         numbers = (estimate.difference, estimate.ci_low, estimate.ci_high)
         centre, low, high = (x if math.isfinite(x) else None for x in numbers)
         return cls(name, words, centre, low, high, outcome.clear, colour, marker)
 
 
 def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str = "", width: float = WIDTH) -> Panel:
-    """Differences with their intervals; full where 0 is outside, hollow (and grey, if a row fades) where it is not."""
+    """Differences with their intervals; full if 0 is outside, hollow (and grey, if a row fades) if not."""
     about = about or f"{title}, {label}: {'; '.join(f'{row.name}: {row.words}' for row in rows if row.words)}"
     ends = [x for row in rows for x in (row.estimate, row.low, row.high) if x is not None]
     ends += [x for row in rows if row.below and row.below.known for x in (row.below.ci_low, row.below.ci_high)]
@@ -194,7 +194,7 @@ def drawn(key: str, panel: Panel) -> Markup:
     inside = whole[whole.index(">", size.start()) + 1 :]
     # Metadata has the date, and a style inside of a page is one for all of it.
     inside = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", inside, count=2, flags=re.DOTALL)
-    inside = re.sub(r'<g id="[^"]*"', "<g", inside)  # nothing refers to groups, and each figure numbers them from 1
+    inside = re.sub(r'<g id="[^"]*"', "<g", inside)  # groups have no references, and each figure numbers them from 1
     inside = re.sub(r">\s+<", ">\n<", inside)
     inside = re.sub(r"<[^>]+>", lambda tag: themed(tag[0]), inside)
     return Markup(f'<svg role="img" aria-label="{escape(panel.about)}" {size[0]}>') + Markup(inside)

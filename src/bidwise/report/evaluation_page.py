@@ -112,7 +112,7 @@ def _interval(lift: Estimate) -> str:
 
 
 def _breakdown(evaluation: Evaluation, key: str, title: str, lead: str, parts: Sequence[tuple[Table, Rows]]) -> Section:
-    """Comparisons row by row; figures leave out those with too few clicks, whose intervals hide the others."""
+    """Comparisons row by row; figures skip rows with too few clicks: their intervals would hide the others."""
     style, figures = _style(evaluation), []
     for at, (table, rows) in enumerate(parts):
         told = [(name, each) for name, each in rows if each.outcome is not Outcome.TOO_FEW]
@@ -164,7 +164,7 @@ def _span(numbers: Sequence[float]) -> tuple[float, float]:
 
 
 def _calibration_curves(title: str, lines: Lines, style: Mapping[str, Look], rates: Sequence[float]) -> Panel:
-    """Observed against predicted CTR per bin, on the diagonal where a model is right."""
+    """Observed against predicted CTR per bin, on the diagonal if a model is right."""
     least, most = _span(rates)
     wide = most > 20 * least and any(part.observed > 0 for line in lines.values() for part in line)
     ends = (least / 1.4, most * 1.4) if wide else (0.0, most * 1.06)
@@ -182,7 +182,7 @@ def _calibration_curves(title: str, lines: Lines, style: Mapping[str, Look], rat
 
 
 def _ratios_by_bid(title: str, lines: Lines, style: Mapping[str, Look], ratios: Sequence[float]) -> Panel:
-    """Predicted / observed CTR along the bids: above 1 where a model overrates."""
+    """Predicted / observed CTR along the bids: above 1 if a model overrates."""
     least, most = _span(ratios)
     wide, room = most > 4 * least, max(0.12 * (most - least), 0.02)
     ends = (least / 1.3, most * 1.3) if wide else (least - room, most + room)
@@ -205,7 +205,7 @@ def _draw(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> Non
 
 
 def _scaled(axis: Axis, ends: tuple[float, float], wide: bool, words: Callable[[float, int], str]) -> None:
-    """An axis from end to end, with a log scale where it is wide."""
+    """An axis from end to end, with a log scale if it is wide."""
     across = axis is axis.axes.xaxis
     if wide:
         (axis.axes.set_xscale if across else axis.axes.set_yscale)("log")
@@ -250,7 +250,7 @@ def comparisons_section(evaluation: Evaluation) -> Section:
     ]
     caption = f"{len(evaluation.pairs)} {'pair' if len(evaluation.pairs) == 1 else 'pairs'} of models"
     table = Table(caption, "Comparison", headings, rows, folded=len(rows) > OPEN, explained=True)
-    lead = f"Intervals are Student’s t over {evaluation.units}: what these ads can say about ads like them."
+    lead = f"Intervals are Student’s t over {evaluation.units}, for ads like these."
     return Section("More measures", lead, tables=[more_table(evaluation), table])
 
 
@@ -264,5 +264,5 @@ def _finding(comparison: Comparison) -> str:
 
 
 def notes_section(evaluation: Evaluation) -> Section:
-    """What a reader must know to read the numbers rightly."""
+    """Notes needed to read the numbers correctly."""
     return Section("Notes", points=notes(evaluation))

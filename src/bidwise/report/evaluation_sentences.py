@@ -1,4 +1,4 @@
-"""What an evaluation says in words: doubts, the verdict, the table of models, notes. Every sentence has its own string.
+"""The sentences of an evaluation: doubts, the verdict, the table of models, notes. Every sentence has its own string.
 
 `tests/test_sentences.py` finds the sentences of this package by their full stops and collects an example of each.
 """
@@ -24,14 +24,14 @@ FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
 SAME = 1e-9  # standard deviation of log bids that are equal, but for rounding
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
-MOST = 1e6  # times the data: what nobody will collect
+MOST = 1e6  # times the data: more than anyone will collect
 NAMED = 3  # models in a sentence
 RANKINGS = {BY_BID: "ranking by the highest bid", AT_RANDOM: "showing random ads", BEST: "the best possible ranking"}
 WITH_INTERVALS = {  # metric -> heading and meaning; each model has an interval
     "welfare": ("Welfare", "Bids of the ads shown times their clicks, mean per auction, ± half the 95 % interval."),
-    "revenue": ("Revenue", "What the advertisers of the ads shown pay, mean per auction."),
+    "revenue": ("Revenue", "Payments for the ads shown, mean per auction."),
     "auc": ("AUC", "Probability that a clicked ad is predicted above an unclicked one."),
-    "log_loss": ("Log loss", "Mean −log of the probability given to what happened; lower is better."),
+    "log_loss": ("Log loss", "Mean −log of the probability given to the outcome; lower is better."),
 }
 SHORT: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
     "normalised_entropy": (
@@ -42,7 +42,7 @@ SHORT: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: fiv
     "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; above 1 overestimates.", 3),
 }
 MORE: dict[str, Measure] = {
-    "surplus": ("Surplus", "Welfare − revenue: what is left to the advertisers, mean per auction.", None),
+    "surplus": ("Surplus", "Welfare − revenue: the advertisers' part, mean per auction.", None),
     "winners_predicted_over_observed": (
         "Winners’ pred./obs.",
         "Predicted / observed clicks of the ads shown, weighted by bid: winning selects overestimates.",
@@ -59,7 +59,7 @@ FINDINGS = {
 
 
 class Line(NamedTuple):
-    """A line of a verdict; ``kind`` is an outcome, "doubt" or nothing."""
+    """A line of a verdict; ``kind`` is an outcome, "doubt" or empty."""
 
     kind: str
     text: str
@@ -109,7 +109,7 @@ def _against(evaluation: Evaluation, name: str) -> Cell:
 
 
 def more_table(evaluation: Evaluation) -> Table:
-    """What else is measured of the models."""
+    """Further metrics of the models."""
     models = evaluation.models
     return by_column("More about the models", "Model", measure_columns(MORE, models.values()), models)
 
@@ -274,7 +274,7 @@ def _compared(welfare: Comparison, revenue: Comparison, evaluation: Evaluation) 
 
 
 def _size(comparison: Comparison, *, sign: bool = False) -> str:
-    """In per cent of the baseline, or as it is if the baseline has none; without a ``sign`` where a verb has it."""
+    """In per cent of the baseline, or in units if the baseline has none; without a ``sign`` if a verb has it."""
     share = math.isfinite(comparison.relative)
     estimate: Estimate = comparison.lift if share else comparison
     bare = comparison.outcome.clear and not sign
@@ -331,7 +331,7 @@ def _sizes(evaluation: Evaluation) -> Iterator[str]:
 
 
 def notes(evaluation: Evaluation) -> list[str]:
-    """What a reader must know to read the numbers rightly."""
+    """Notes needed to read the numbers correctly."""
     return [*_notes_on_data(evaluation), *_notes_on_models(evaluation)]
 
 
@@ -352,7 +352,7 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         yield f"Intervals are taken over {evaluation.clusters:,} clusters by {listed(options['cluster'])}{few}."
     elif evaluation.pools:
         what = "pools" if evaluation.units is Kind.POOLS else "ads of the same pools"
-        yield f"Intervals cover what other {what} would show."
+        yield f"Intervals apply to other {what}."
     if (found := evaluation.exploration) is not None:
         many, column = f"{found.effective_clicks:,.0f}", options["propensity"]
         yield f"A click counts 1 / {column} times; together they are worth {many} clicks of equal weight."
@@ -396,7 +396,7 @@ def _notes_on_models(evaluation: Evaluation) -> Iterator[str]:
             ads = counted(numbers.clipped, "ad")
             yield f"{model} predicts exactly 0 or 1 for {ads}, which can dominate its log loss."
         ratio = numbers.predicted_over_observed
-        if (ratio < 0.5 or ratio > 2) and model not in doubted:  # and not where it is undefined
+        if (ratio < 0.5 or ratio > 2) and model not in doubted:  # and not if it is undefined
             yield f"{model} predicts {ratio:.2g} times the observed clicks: calibrate it, or check its sampling rate."
 
 

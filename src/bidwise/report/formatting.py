@@ -11,7 +11,7 @@ __all__ = ["NONE", "aligned", "change", "decimals", "duration", "number", "per_c
 
 
 def change(estimate: Estimate, level: float) -> str:
-    """A difference in per cent of the baseline's ``level``, as it is where that is nothing.
+    """A difference in per cent of the baseline's ``level``, in units if that is 0.
 
     >>> change(Estimate(difference=0.02, ci_low=0.01, ci_high=0.03), 2.0), change(Estimate(difference=0.02), 0.0)
     ('+1.00 % [+0.50, +1.50]', '+0.020, without a finite interval')
@@ -41,7 +41,7 @@ def number(value: float | None, places: int, *, sign: bool = False) -> str:
 
 
 def per_cent(share: float | None, *, sign: bool = False) -> str:
-    """A share in per cent, with more than two decimals only where they would all be 0.
+    """A share in per cent, with more than two decimals only if they would all be 0.
 
     >>> per_cent(-0.0123), per_cent(0.000012, sign=True), per_cent(None)
     ('−1.23 %', '+0.0012 %', '–')

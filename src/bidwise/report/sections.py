@@ -1,4 +1,4 @@
-"""What pages are made of: a page of a run has sections, and sections have figures, tables and words."""
+"""Building blocks of pages: a page of a run has sections, and sections have figures, tables and words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from markupsafe import Markup
 from bidwise.report.drawing import NARROW, Panel, drawn
 from bidwise.report.formatting import aligned, decimals, number
 
-OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
+OUTCOMES = {  # outcome -> (sign, words): never shown only by colour
     "better": ("▲", "Better"),
     "worse": ("▼", "Worse"),
     "unclear": ("≈", "No measurable change"),
@@ -25,7 +25,7 @@ OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder as pages take it: a result, and what stands beside it."""
+    """A run folder as pages take it: a result, and the files next to it."""
 
     name: str
     result: Any
@@ -52,7 +52,7 @@ class TableRow(NamedTuple):
     name: str
     cells: Sequence[Cell]
     lines: int = 1
-    tags: Sequence[str] = ()  # beside the name; a row with tags in front stands out
+    tags: Sequence[str] = ()  # after the name; a row with tags in front stands out
     best: bool = False
 
 
@@ -65,7 +65,7 @@ class Table:
     headings: Sequence[tuple[str, str]]
     rows: Sequence[TableRow | tuple[str, Sequence[Cell | str]]]
     folded: bool = False
-    explained: bool = False  # a list of what the headings mean below it
+    explained: bool = False  # with an explanation of the headings below it
     wordy: bool = False  # sentences in its cells, not numbers
 
     @property
@@ -81,7 +81,7 @@ class Table:
         return aligned(lines, right=[k for k, word in enumerate(words, 1) if not word])
 
 
-Column = tuple[str, str, Callable[[Any], Cell | str]]  # heading, meaning, and the cell of what a row is about
+Column = tuple[str, str, Callable[[Any], Cell | str]]  # heading, meaning, and the cell for the subject of a row
 Measure = tuple[str, str, int | None]  # heading, meaning and decimals, without which five digits
 
 
@@ -95,7 +95,7 @@ def by_column(
     best: str | None = None,
     **options: bool,
 ) -> Table:
-    """A table whose columns say how their cells are made; the meaning of its headings is listed below it."""
+    """A table made from its columns; the meaning of its headings is listed below it."""
     headings = [(heading, meaning) for heading, meaning, _ in columns]
     lines = [
         TableRow(name, [as_cell(of(row)) for *_, of in columns], tags=(tags or {}).get(name, ()), best=name == best)
@@ -130,7 +130,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it, in this order."""
+    """A heading and its content, in this order."""
 
     title: str
     lead: str = ""
@@ -142,20 +142,20 @@ class Section:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing below the heading but words about what would be there, or tables without rows."""
+        """Whether the section has only words about missing content, or tables without rows."""
         tables = [table for table in self.tables if table.rows]
         return not any((self.figures, tables, self.terms, self.points))
 
 
 @dataclass(frozen=True)
 class RunPage:
-    """A run as a page shows it: in the first screen the verdict, a picture beside it and a table below."""
+    """A run as a page shows it: in the first screen the verdict, a picture next to it and a table below."""
 
     name: str
     title: str  # kind of run, in words
     headline: str
     verdict: Sequence[tuple[str, str]] = ()  # outcome or "", sentence
-    facts: Sequence[tuple[str, str]] = ()  # number, what it counts
+    facts: Sequence[tuple[str, str]] = ()  # number, meaning
     sections: Sequence[Section] = ()
     outcome: str = ""  # of the headline
     pictures: Sequence[Drawing] = ()

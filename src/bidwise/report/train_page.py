@@ -1,4 +1,4 @@
-"""A training run in words, tables and a page: what the table is taken for, what was chosen and why, the test."""
+"""A training run in words, tables and a page: the types of columns, the choice and its reason, the test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COLUMNS = 10  # of a figure
 
 
 def train_page(run: Run, key: str) -> RunPage:
-    """Which recipe was kept and why, how training went, what the test rows say, and what the columns were taken for."""
+    """Which recipe was kept and why, the course of training, the test, and the types of columns."""
     result: TrainResult = run.result
     facts, evaluation = result.table, result.evaluation
     (outcome, first), *lines = verdict(result)
@@ -80,7 +80,7 @@ def train_page(run: Run, key: str) -> RunPage:
 
 
 def _importance(key: str, result: TrainResult) -> Section:
-    """What the model loses when a column is shuffled in the test ads: the ten columns that matter most."""
+    """The loss of the model when a column is shuffled in the test ads: the ten columns that matter most."""
     pairs = list(zip(result.importance[::2], result.importance[1::2], strict=True))[:COLUMNS]
     figures = []
     for metric, at, label in (("log loss", 1, "rise of log loss"), ("welfare", 0, "change of welfare, %")):
@@ -93,7 +93,7 @@ def _importance(key: str, result: TrainResult) -> Section:
         title = f"Shuffled columns: {label}"
         figures += [drawing(f"{key}columns-{metric}", whiskers(title, rows, label))] if rows else []
     lead = (
-        "The values of one column are shuffled among the test ads; the figures show what the model then loses. "
+        "The values of one column are shuffled among the test ads; the figures show the loss of the model. "
         "Of two columns that say the same, each may seem to matter little."
     )
     return Section("Which columns matter", lead, figures=figures)
@@ -142,13 +142,13 @@ def _test(result: TrainResult) -> Section:
 
 
 def described(prepared: Prepared, device: str) -> str:
-    """The columns, the splits and the model, before anything is trained; what resumes, if something does."""
+    """The columns, the splits and the model, before training; and the stages that resume, if any."""
     facts, config, store = prepared.facts, prepared.planned, prepared.store
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
     models = list(dict.fromkeys(each.model for each in candidates(config, facts.splits["train"].ads)))
     training = _planned(prepared)
     if (prepared.folder / "result.json").is_file():
-        training = [f"The run in {prepared.folder} is finished; nothing is trained."]
+        training = [f"The run in {prepared.folder} is already finished; this is its result."]
     lines = [
         *_columns_table(facts).text(),
         "",
@@ -167,7 +167,7 @@ def described(prepared: Prepared, device: str) -> str:
 
 
 def _planned(prepared: Prepared) -> list[str]:
-    """What is going to be trained, and at what cost."""
+    """The planned trainings, and their cost."""
     config, ads = prepared.planned, prepared.facts.splits["train"].ads
     first, *others = tried = candidates(config, ads)
     plan = recipes(config, first, ads, searched=bool(others))
@@ -179,7 +179,7 @@ def _planned(prepared: Prepared) -> list[str]:
         lines.append(f"Search: up to {len(tried)} settings of {names.pop(0)} are tried, {cost}")
     if names:
         epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
-        more = "; other recipes where validation ads can tell a gain" if config.train.contestants else ""
+        more = "; other recipes if validation ads can detect a gain" if config.train.contestants else ""
         words = "" if others else f" ({setting_words(first)})"
         lines.append(f"{'Then' if others else 'Training'}: {', '.join(names)}; {epochs}{words}{more}")
     return lines
@@ -220,7 +220,7 @@ def _columns_table(facts: TableFacts) -> Table:
         cells = [Cell(column.use, word=True), Cell(values), Cell(missing), Cell(column.reason, word=True)]
         rows.append((column.name, cells))
     headings = [("Used as", ""), ("Values", "Different ones."), ("Missing", "Share of the rows."), ("Why", "")]
-    return Table("What each column was taken for", "Column", headings, rows)
+    return Table("Types of columns", "Column", headings, rows)
 
 
 def _splits_table(facts: TableFacts) -> Table:
@@ -236,7 +236,7 @@ def _splits_table(facts: TableFacts) -> Table:
 
 
 def _choice_table(choice: Choice) -> Table:
-    """The baseline and the contestants compared on held-out validation auctions."""
+    """The baseline and the other candidates, compared on held-out validation auctions."""
     base = choice.candidates[0].welfare
     places = decimals((each.welfare for each in choice.candidates), 5)
     rows = []
@@ -254,13 +254,13 @@ def _choice_table(choice: Choice) -> Table:
 def _choice_lead(choice: Choice) -> str:
     many, what = size_of(choice)
     return (
-        f"Every recipe had the same training ads; {many:,} validation {what} that chose nothing else compare them. "
+        f"Every recipe had the same training ads; {many:,} further validation {what} compare them. "
         f"All intervals cover at once in 95 of 100 runs; {choice.baseline} is kept unless one is above 0."
     )
 
 
 def summary(result: TrainResult) -> str:
-    """The verdict, the models on the test ads, and what was compared on the way, as they are printed at the end."""
+    """The verdict, the models on the test ads, and the comparisons on the way, as printed at the end."""
     lines = [*(line.text for line in verdict(result)), "", *models_table(result.evaluation).text(), ""]
     if result.search is not None:
         lines += [*_search_table(result.search).text(), ""]

@@ -1,4 +1,4 @@
-"""What a training run says in words: doubts, how good the model is and why it was chosen, what is served and next."""
+"""The sentences of a training run: doubts, how good the model is, why it was chosen, the served model, next steps."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from bidwise.table.prepare import CAP, PREVIOUS
 from bidwise.table.results import FitResult, Refresh, TableFacts, TrainResult
 
 NEWER = {
-    Outcome.BETTER: "The refreshed model is better than that of {} on the newest ads.",
-    Outcome.WORSE: "The refreshed model is worse than that of {} on the newest ads.",
-    Outcome.SAME: "The refreshed model shows the same ads as that of {}.",
-    Outcome.UNCLEAR: "The refreshed model cannot be distinguished from that of {} on the newest ads.",
-    Outcome.TOO_FEW: "The newest ads are too few to compare the refreshed model with that of {}.",
+    Outcome.BETTER: "The refreshed model is better than the model of {} on the newest ads.",
+    Outcome.WORSE: "The refreshed model is worse than the model of {} on the newest ads.",
+    Outcome.SAME: "The refreshed model shows the same ads as the model of {}.",
+    Outcome.UNCLEAR: "The refreshed model cannot be distinguished from the model of {} on the newest ads.",
+    Outcome.TOO_FEW: "The newest ads are too few to compare the refreshed model with the model of {}.",
 }
 
 
 def verdict(result: TrainResult) -> list[Line]:
-    """How good the model is, against references and with doubts; which it is and why; what is served; what is next."""
+    """How good the model is, against references and with doubts; which it is and why; the served model; next steps."""
     evaluation, chosen = result.evaluation, result.chosen
     lines = [Line("doubt", text) for text in (*test_doubts(evaluation), *doubts(result.table))]
     if useless(result):
-        text = f"{chosen} is worse than no model: its log loss is higher than that of always predicting the mean CTR."
+        text = f"{chosen} is worse than no model: always predicting the mean CTR has a lower log loss."
         lines.insert(0, Line("worse", text))
     if evaluation.optimal_welfare:
         lines.append(Line("", share_of_optimum(evaluation, chosen)))
@@ -59,11 +59,11 @@ def _as_predictions(result: TrainResult) -> str:
         return f"On the {ads} {newest} of the test, its log loss is {loss}."
     area, entropy = str(metrics.intervals["auc"]), f"{metrics.normalised_entropy:.3f}"
     test = f"On the {ads} {newest} of the test"
-    return f"{test}, its AUC is {area}, its log loss {loss}, {entropy} times that of the mean CTR."
+    return f"{test}, its AUC is {area}, its log loss {loss}, {entropy} times the log loss of the mean CTR."
 
 
 def _refreshed(result: TrainResult, refresh: Refresh) -> Iterator[Line]:
-    """Which of the two models is better, and what became of the older one."""
+    """Which of the two models is better, and the state of the older one."""
     pairs = result.evaluation.of_metric("welfare")
     outcome = next(each.outcome for each in pairs if each.pair == (REFRESHED, PREVIOUS))
     yield Line(outcome, NEWER[outcome].format(refresh.run))
@@ -126,15 +126,13 @@ def _next(result: TrainResult) -> str:
         return "Next: train on more rows; these do not show that the model beats a ranking without one."
     if any(doubts(result.table)) or result.evaluation.doubts:
         return "Next: check the doubts above before you serve this model."
-    return (
-        "Next: predict new rows with bidwise predict, and compare them with those of today’s model by bidwise evaluate."
-    )
+    return "Next: predict new rows with bidwise predict, and compare them with today’s model by bidwise evaluate."
 
 
 def setting_words(recipe: Recipe) -> str:
-    """What a model was trained with: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
+    """The settings of a model: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
     options = [f"{name} {setting(value)}" for name, value in recipe.options.items()]
-    penalty = "a penalty for each column, found from the ads" if recipe.l2 is None else f"l2 {recipe.l2:g}"
+    penalty = "a penalty for each column" if recipe.l2 is None else f"l2 {recipe.l2:g}"
     if recipe.solved:
         return ", ".join([recipe.model, *options, penalty, "solved by L-BFGS"])
     numbers = [penalty, counted(recipe.epochs, "epoch"), recipe.schedule, f"batch {recipe.batch_size}"]
@@ -153,7 +151,7 @@ def size_of(compared: Choice | Power) -> tuple[int, str]:
 
 
 def notes(facts: TableFacts, config: Config) -> Iterator[str]:
-    """What to know about the table."""
+    """Notes on the table."""
     dropped = [column for column in facts.columns if column.use == DROPPED and column.name not in config.data.ignore]
     for column in dropped:
         yield f"The model does not see column {column.name}: {column.reason}."
@@ -192,9 +190,9 @@ def untrained(result: TrainResult) -> Iterator[str]:
 
 
 def doubts(facts: TableFacts) -> Iterator[str]:
-    """What may make a test look better than what is served: said before training, and again with the verdict."""
+    """Reasons why a test may look better than the served model: shown before training, and again with the verdict."""
     for column, area in facts.leaks.items():
-        yield f"Column {column!r} alone predicts the clicks with an AUC of {area:.3f}. {_known(column)}"
+        yield f"Column {column!r} by itself predicts the clicks with an AUC of {area:.3f}. {_known(column)}"
     for column, value in facts.telling.items():
         clicked, others = f"{100 * value.click_rate:.4g} %", f"{100 * value.others:.2g} %"
         what = f"{value.ads:,} ads with {value.value}"
@@ -224,7 +222,7 @@ def _known(column: str) -> str:
 
 
 def _later(one: str, other: str) -> bool:
-    """Whether one time, as it is shown, is later than another."""
+    """Whether one displayed time is later than another."""
     try:
         return float(one) > float(other)
     except ValueError:

@@ -12,10 +12,10 @@ from bidwise.evaluation.estimate import Outcome
 from bidwise.evaluation.units import Units
 
 ERROR = 0.05  # chance that any candidate of no worth is taken for better
-#: What `train` compares with the baseline by default; all of them serve one model. ``distilled`` has an ensemble as
-#: its teacher.
+#: Candidates that `train` compares with the baseline by default; each serves one model. The teacher of ``distilled``
+#: is an ensemble.
 CONTESTANTS = ("distilled",)
-WIDEST = 0.03  # half an interval, as a share of the welfare, beyond which no realistic gain can be told
+WIDEST = 0.03  # half an interval, as a share of the welfare, beyond which no realistic gain can be detected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,23 +34,23 @@ class Choice:
     baseline: str
     auctions: int | None  # real ones
     ads: int
-    level: float  # of each interval, so that all of them hold at once in 95 of 100 choices
+    level: float  # of each interval, so that all of them cover at once in 95 of 100 choices
     candidates: tuple[Candidate, ...]
 
 
 def choose(seen: Mapping[str, Units], baseline: str, *, of: int | None = None, unit: float = 1.0) -> Choice:
     """The candidate with the highest welfare among those that are better than the baseline; the baseline if none is.
 
-    Better: the interval of the paired difference is above 0. With k candidates beside the baseline each interval has
-    level 1 - 0.05 / k (Bonferroni), so candidates that are nothing but noise are all refused in at least 95 of 100
-    choices, however many there are. Where too few auctions or clicks make up a difference no interval is to be trusted,
+    Better: the interval of the paired difference is above 0. With k candidates besides the baseline each interval has
+    level 1 - 0.05 / k (Bonferroni), so candidates that are pure noise are all rejected in at least 95 of 100
+    choices, however many there are. If too few auctions or clicks make up a difference, no interval can be trusted,
     and the baseline is kept.
 
     Args:
         seen: ``Metrics.per_unit`` of each candidate, over the same auctions or ads.
         baseline: the name that is kept in doubt.
-        of: how many candidates the intervals are to hold for at once; by default all that are there.
-        unit: of bids, in which welfare is said.
+        of: how many candidates the intervals cover at once; by default all of them.
+        unit: of bids and welfare.
 
     >>> import numpy as np
     >>> from bidwise.evaluation.units import Kind
@@ -80,20 +80,20 @@ def choose(seen: Mapping[str, Units], baseline: str, *, of: int | None = None, u
 
 @dataclass(frozen=True)
 class Power:
-    """What held-out ads can tell: half the interval of a comparable model's difference, as a share of the welfare."""
+    """The resolution of held-out ads: half the interval of a comparable model's difference, a share of the welfare."""
 
-    half_width: float  # NaN where too few auctions or clicks make up the difference
+    half_width: float  # NaN if too few auctions or clicks make up the difference
     auctions: int | None  # real ones
     ads: int
 
     @property
     def enough(self) -> bool:
-        """Whether a realistic gain could be told."""
+        """Whether a realistic gain could be detected."""
         return self.half_width <= WIDEST
 
 
 def power(baseline: Units, rival: Units, candidates: int) -> Power:
-    """What a comparison of so many candidates with the baseline could tell, by that of a comparable model.
+    """The resolution of a comparison of so many candidates with the baseline, estimated from a comparable model.
 
     >>> import numpy as np
     >>> from bidwise.evaluation.units import Kind

@@ -1,4 +1,4 @@
-"""What is trained: a model, a loss with its options, its labels and its schedule."""
+"""A recipe of training: a model, a loss with its options, its labels and its schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bidwise.training.exact import fit_exact, solvable
 
 EXACT = "exact"
 ROUGHLY = 5.0  # l2 times ads, of a regression that cannot be solved
-BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
+BASELINE = "log_loss"  # every other loss is compared with it; the teacher of losses that need one
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Recipe:
         model: a name in :data:`bidwise.models.MODELS`, or one that the study knows how to build.
         options: of the model.
         embeddings: ``lazy`` or ``dense`` updates by Adam, or ``exact``: the optimum of a logistic regression with a log
-            loss, for which batches, rate and epochs mean nothing; what has no single optimum is updated lazily.
+            loss, for which batches, rate and epochs have no meaning; other models are updated lazily.
         l2: ``None``, of an exact solution: a penalty for each column, found from the training ads.
-        crosses: the model sees combinations of columns, where the store has them.
-        beside: what is served is the mean logit of the model and of a solved regression, :data:`SOLVED`.
+        crosses: the model sees combinations of columns, if the store has them.
+        beside: serve the mean logit of the model and of a solved regression, :data:`SOLVED`.
     """
 
     loss: str = BASELINE
@@ -76,7 +76,7 @@ class Recipe:
 
     @property
     def parts(self) -> list[Recipe]:
-        """The trainings whose mean logit is served."""
+        """The trainings behind the served mean logit."""
         return [replace(self, members=1, beside=False)] * self.members + [SOLVED] * self.beside
 
     @property

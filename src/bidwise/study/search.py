@@ -22,8 +22,8 @@ from bidwise.workers import Call, Show
 SIMPLEST = "logistic_regression"
 SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128]}
 SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}
-#: What is tried; the first is what a training takes for whatever it is not told. Keys are those of a recipe, but for
-#: ``l2``, which is divided by the number of training ads: the penalty is then that of a prior, whatever their number.
+#: Settings to try; a training takes the first for every setting it lacks. Keys are fields of a recipe, except for
+#: ``l2``, which is divided by the number of training ads: the penalty is then a prior, for any number of ads.
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"model": "dcnv2", "l2": 2e4, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
     {
@@ -41,12 +41,12 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 LARGEST = {"dcnv2": 1.0, "deepfm": 0.01}  # L2 beyond which vectors may never leave 0
 STEPS = 150  # of an epoch, about, and so the size of batches
 BATCHES = (64, 4096)  # the smallest and the largest
-MOST = 10  # times the epochs, in tables whose epochs have fewer steps
+MOST = 10  # times the epochs, in small tables
 
 SECONDS, TABLE, SMALLEST = 60.0, 200_000 * 20, 15.0  # of CPU for a table of so many cells, in proportion; at least
 MULTIPLIED, LOOKED_UP = 6e-11, 1.5e-7  # seconds of a training step for each weight of a layer, and for each field
-FEW = 200  # clicks
-SHORT = 0.25  # of its epochs: what each network is given at first, with a schedule of its own
+FEW, SOME = 50, 400  # validation clicks: with fewer the regression is the safe choice, then it with a network
+SHORT = 0.25  # of its epochs: the first round of each network, with a schedule of its own
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Search:
-    """All attempts in their order, the setting that was chosen, and what they were estimated to take."""
+    """All attempts in their order, the chosen setting, and their estimated time."""
 
     metric: str
     attempts: tuple[Attempt, ...]
@@ -76,7 +76,7 @@ class Search:
 
 
 def settings(ads: int) -> list[dict[str, Any]]:
-    """:data:`SETTINGS` for so many training ads: batches of a power of two, more epochs where those have few steps.
+    """:data:`SETTINGS` for so many training ads: batches of a power of two, more epochs if they have few steps.
 
     >>> {key: settings(160_000)[0][key] for key in ("l2", "batch_size", "epochs")}
     {'l2': 0.125, 'batch_size': 1024, 'epochs': 8}
@@ -143,16 +143,16 @@ def searched(
     best: Callable[[str, float], None] = lambda name, value: None,
     **options: Any,
 ) -> tuple[Search, list[Served]]:
-    """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, alone
-    and beside the best regression: all attempts, and the best two, best first.
+    """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, by
+    itself and combined with the best regression: all attempts, and the best two, best first.
 
-    Networks are compared with networks alone until one is trained in full. With fewer than `FEW` validation clicks the
-    regression is chosen unless another is better by two standard errors: they would choose by chance, and it is the
-    safer choice.
+    Networks are compared only with networks until one is trained in full. Few validation clicks would choose by
+    chance: with fewer than `FEW` the regression is chosen, and with fewer than `SOME` the mean of it and the network,
+    unless another is better by two standard errors.
 
     Args:
         limit: estimated seconds of CPU; networks that do not fit are not trained.
-        judge: ads that recipes are compared on, where there are more of them than the ``valid`` that choose epochs.
+        judge: ads that recipes are compared on, if there are more than the ``valid`` ads that choose epochs.
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
         out: folder of the run folders of all attempts; an interrupted search resumes.
         plain: as in :func:`trained`.
@@ -180,7 +180,7 @@ def searched(
     done = 0.0
 
     def added(number: int, recipe: Recipe, served: Served) -> float:
-        # as it is served, calibrated: a short training may have the right order and no scale yet
+        # as served, calibrated: a short training may have the right order and no scale yet
         value = float(METRICS[metric].of(logits_across(served.model, judge.features), judge))
         attempts.append(Attempt(number, recipe, served.recipe.epochs, value))
         return sign * value
@@ -219,9 +219,11 @@ def searched(
             both = replace(recipe, beside=True)
             in_full(len(recipes) + 1, both, trained(both, **shared, known=fits))
     models.sort(key=lambda each: each[:2])
-    simple = [each for each in models[1:] if each[2].recipe.model == SIMPLEST][:1]
-    if simple and float(judge.clicks.sum()) < FEW and _as_good(simple[0][2], models[0][2], judge):
-        models = [*simple, *(each for each in models if each not in simple)]
+    clicks = float(judge.clicks.sum())
+    safe = [each for each in models if each[2].recipe.model == SIMPLEST or (clicks >= FEW and each[2].recipe.beside)]
+    safe = sorted(safe, key=lambda each: not each[2].recipe.beside)[:1]
+    if safe and clicks < SOME and _as_good(safe[0][2], models[0][2], judge):
+        models = [*safe, *(each for each in models if each not in safe)]
     return Search(metric, tuple(attempts), models[0][1], round(total, 1), limit), [each[2] for each in models[:2]]
 
 

@@ -24,13 +24,13 @@ from bidwise.training.batches import fits
 from bidwise.training.validation import logits_across
 from bidwise.workers import Call, Show, finished, threads
 
-ADS = 2**22  # whose clicks are added up at once: columns of a store may exceed the memory
+ADS = 2**22  # per sum of clicks: columns of a store may exceed the memory
 AT_ONCE = 4  # trainings on a GPU, each with its own stream
 
 
 @dataclass(frozen=True)
 class Served:
-    """What a recipe became: the model that is served, and how each of its members was trained."""
+    """The result of a recipe: the served model, and how each of its members was trained."""
 
     recipe: Recipe
     model: Ensemble
@@ -38,7 +38,7 @@ class Served:
 
 
 class Start(NamedTuple):
-    """Where a training resumes: the weights of a model, and the state of its Adam or what is known of its weights."""
+    """Where a training resumes: the weights of a model, and the state of its Adam or the prior of its weights."""
 
     weights: dict[str, Any]
     state: dict[str, Any] | Prior | None  # None: only weights are kept
@@ -69,13 +69,13 @@ def trained(
 
     Args:
         ads, valid: to train on, and to choose epochs by and to calibrate on; without the latter the last weights.
-        teacher: its CTR is the teacher's of ``ads`` in a recipe that needs one, in place of what they have.
+        teacher: its CTR replaces the teacher's of ``ads`` in a recipe that needs one.
         known: the first parts, if they have been trained before.
-        start: what each part resumes from, instead of initial weights.
+        start: each part resumes from it, instead of initial weights.
         plain: how many fields are no combinations of others; they come first. ``None``: all.
         calibrate: by a line through the logits of ``valid``.
         line: slope and intercept that the calibration begins with.
-        out: run folder of the first member; those of others are beside it. An interrupted training resumes.
+        out: run folder of the first member; the others are next to it. An interrupted training resumes.
         show: called with the share that is done.
 
     >>> random = torch.Generator().manual_seed(0)
@@ -126,7 +126,7 @@ def on_device(ads: Ads, device: str | torch.device) -> Ads:
 
 
 def together(calls: Sequence[Call], device: str | torch.device, show: Show = lambda share: None) -> list[Any]:
-    """What independent trainings return, in their order: at once on a GPU, where one rank has all of it."""
+    """The results of independent trainings, in their order: in parallel on a GPU that one rank has for itself."""
     many = min(len(calls), AT_ONCE) if torch.device(device).type == "cuda" and distributed.count() == 1 else 1
     pool = threads(many, device) if many > 1 else None
     shares: dict[str, float] = {}
@@ -141,7 +141,7 @@ def together(calls: Sequence[Call], device: str | torch.device, show: Show = lam
         found[call.name] = value
         report(call, 1.0)
     if many > 1:
-        torch.cuda.synchronize(device)  # what the threads' streams have made is used on this one's
+        torch.cuda.synchronize(device)  # this stream uses the results of the threads' streams
     return [found[call.name] for call in calls]
 
 

@@ -24,7 +24,7 @@ from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
 RECIPES = AUTO, SINGLE, ENSEMBLE, DISTILLED = ("auto", "single", "ensemble", "distilled")
-REFRESHED = "refreshed"  # what a model is called that went on from another run
+REFRESHED = "refreshed"  # name of a model that continues another run
 METRICS = ("welfare", "log_loss", "auc")
 
 
@@ -38,7 +38,7 @@ class Data:
     separator: str | None = None  # of a text file; None: by its ending
     header: bool = True  # whether its first line has the names of columns
     auction: tuple[str, ...] = ()  # the columns that name it
-    numeric: tuple[str, ...] = ()  # features whose type is not to be inferred
+    numeric: tuple[str, ...] = ()  # features with a given type
     categorical: tuple[str, ...] = ()
     bag: tuple[str, ...] = ()  # text with several values
     bag_separator: str = "|"  # between them
@@ -95,7 +95,7 @@ class Data:
 
     @property
     def kinds(self) -> list[str]:
-        """Features whose kind is named, each as often as it is."""
+        """Features with a given kind, repeated if named twice."""
         return [*self.numeric, *self.categorical, *self.bag]
 
     @property
@@ -108,7 +108,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    """The model; what is left out is chosen by the search, or as the model's own defaults have it."""
+    """The model; missing keys are chosen by the search, or take the model's defaults."""
 
     name: str | None = None
     embedding: int | None = None
@@ -142,7 +142,7 @@ def options_of(model: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Train:
-    """How the model is trained; settings of the baseline that are left out are chosen by the search."""
+    """How the model is trained; missing settings of the baseline are chosen by the search."""
 
     recipe: str | None = None  # None: single
     loss: str | None = None  # None: log_loss; of recipe distilled: distilled
@@ -162,11 +162,11 @@ class Train:
     schedule: str | None = None
     l2: float | None = None
     precision: str | None = None  # None: float32
-    clip: float | None = None  # None: gradients are left as they are
-    lam: float | None = None  # None: that of the loss, 3
-    sigma: float | None = None  # None: that of the loss, 1
+    clip: float | None = None  # None: no clipping
+    lam: float | None = None  # None: the loss's, 3
+    sigma: float | None = None  # None: the loss's, 1
     seed: int = 0
-    continue_from: str | None = None  # folder of the run whose model goes on
+    continue_from: str | None = None  # folder of the run to continue
 
     def __post_init__(self) -> None:
         if self.loss == AUTO:
@@ -190,7 +190,7 @@ class Train:
             "budget_seconds": bool(self.budget_seconds),
         }.items():
             if self.continue_from is not None and wrong:
-                raise InputError("must be left out where a run goes on from another, found one", argument=name)
+                raise InputError("cannot be combined with --continue; remove it", argument=name)
         check_whole("members", given.get("members", 2), 2)
         check_positive("budget_seconds", given.get("budget_seconds", 0.0), or_zero=True)
         if not 0 <= given.get("click_share", 0) < 1:
@@ -206,14 +206,14 @@ class Train:
 
     @property
     def name(self) -> str:
-        """What the recipe is called among others: a single model after its loss."""
+        """The name of the recipe: a single model has the name of its loss."""
         if self.continue_from is not None:
             return REFRESHED
         return str(self.loss if self.recipe == SINGLE else self.recipe)
 
     @property
     def contestants(self) -> tuple[str, ...]:
-        """What recipe auto compares with the baseline: losses, and ``distilled``, the recipe."""
+        """The candidates of recipe auto: losses, and ``distilled``, the recipe."""
         if self.recipe != AUTO:
             return ()
         return CONTESTANTS if self.loss == BASELINE else (str(self.loss),)
@@ -225,7 +225,7 @@ class Train:
 
     @property
     def idle(self) -> dict[str, str]:
-        """Keys that mean nothing to the recipe and its loss, with what they do belong to."""
+        """Keys without effect on the recipe and its loss, with the settings they belong to."""
         losses = self.contestants or (str(self.loss),)
         pairwise, taught = (any(map(kind, losses)) for kind in (has_lam, needs_teacher))
         keys = {
@@ -253,14 +253,14 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.train.click_share and self.data.position is not None:
-            words = "must be 0 where clicks are corrected for their {}"
+            words = "must be 0 if clicks are corrected for their {}"
             raise InputError(words, argument="click_share", others=["position"])
         if self.train.continue_from is not None and needs_teacher(str(self.train.loss)) and self.data.teacher is None:
-            words = f"must need no teacher where a run goes on from another, found {self.train.loss}; name a column of"
+            words = f"must need no teacher if a run continues another, found {self.train.loss}; name a column of"
             raise InputError(f"{words} logged predictions, --teacher COLUMN", argument="loss")
 
     def flat(self) -> dict[str, Any]:
-        """``section.key -> value`` without what was left open; the table's URL without password and signature."""
+        """``section.key -> value`` without missing keys; the table's URL without password and signature."""
         values = {f"{at}.{key}": x for at in SECTIONS for key, x in vars(getattr(self, at)).items() if x is not None}
         values = {key: list(x) if isinstance(x, tuple) else x for key, x in values.items()}
         return values if self.data.table is None else values | {"data.table": shown(self.data.table)}
@@ -323,17 +323,17 @@ def _assignment(setting: str) -> tuple[str, Any]:
 
 
 def option_key(name: str) -> str:
-    """Where an option belongs: ``click -> data.click``, ``model -> model.name``, ``loss -> train.loss``."""
+    """The section of an option: ``click -> data.click``, ``model -> model.name``, ``loss -> train.loss``."""
     if name == "model":
         return "model.name"
     for section, part in SECTIONS.items():
         if name in part.__dataclass_fields__:
             return f"{section}.{name}"
-    return f"data.{name}"  # not known: refused with the nearest name
+    return f"data.{name}"  # unknown: rejected with the nearest known name
 
 
 def open_run(out: str | Path, config: Config) -> Path:
-    """``out`` as a folder, if it is new or of the same configuration; nothing is made yet."""
+    """``out`` as a folder, if it is new or of the same configuration; it is not created yet."""
     folder = check_writable(out)
     path = folder / "config.toml"
     if not path.exists() and not (folder / "result.json").exists():
@@ -360,7 +360,7 @@ def _value(text: str) -> Any:
 
 
 def _typed(name: str, value: Any) -> Any:
-    """``value`` as the key ``section.key`` wants it; ``"1,0.8"`` is a list where one is expected."""
+    """``value`` with the type of ``section.key``; ``"1,0.8"`` is a list where one is expected."""
     section, _, key = name.partition(".")
     check_name(f"the section of {name}", section, SECTIONS)
     hints = typing.get_type_hints(SECTIONS[section])

@@ -1,7 +1,7 @@
-"""Combinations of columns that predict clicks: found by a test on what a regression without them leaves, kept by
+"""Combinations of columns that predict clicks: found by a test on the residuals of a regression without them, kept by
 validation.
 
-Residuals r = click - CTR of the regression have mean 0 in every cell of a combination that says nothing new. The rows
+Residuals r = click - CTR of the regression have mean 0 in every cell of a combination without new information. The rows
 are dealt into two halves; in a cell with sums S and S' of residuals and variances V and V' in the halves
 
     T = Σ_cells W S S',   W = (V + V') / ((V + k) (V' + k)),   z = T / sqrt(Σ_cells W² V V'),
@@ -33,8 +33,8 @@ from bidwise.values import FIRST, Floats
 
 ROUNDS = 3  # of testing; from the second on with triples
 EACH = 12  # combinations of a round
-PAIRS = 8  # of those found, whose triples are tested
-LEAST = 4.0  # z of a combination: one of 30,000 that say nothing
+PAIRS = 8  # of those found, extended to triples
+LEAST = 4.0  # z of a combination: exceeded by one of 30,000 without information
 PRIOR = 10.0  # k: a variance of cells of 0.1
 COUNT = 4  # rows, at least, of a combination with an id of its own
 GROUPS = 16  # of the bins of a number in a combination
@@ -47,10 +47,10 @@ NO_WORDS = pl.Series("word", [], dtype=pl.String)
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a store: ids of plain columns, and what is to be predicted."""
+    """Rows of a store: ids of plain columns, and the labels."""
 
     ids: NDArray[np.int32]
-    ads: Ads  # whose features are replaced
+    ads: Ads  # their features are replaced
 
     def with_crosses(self, encoder: Encoder, crosses: Sequence[Cross]) -> Ads:
         """The ads with the ids of crosses after the plain ones."""
@@ -84,7 +84,7 @@ def with_crosses(
 
 
 def relearned(encoder: Encoder, crosses: Sequence[Cross], ids: NDArray[np.int32], min_count: int) -> Encoder:
-    """The encoder with the same combinations, whose words are learned from these rows."""
+    """The encoder with the same combinations and words learned from these rows."""
     sizes, count = {column.name: column.field.values for column in encoder.columns}, max(COUNT, min_count)
     fitting = (replace(cross, sizes=tuple(sizes[name] for name in cross.of)) for cross in crosses)
     return Encoder((*encoder.columns, *(_learned(cross, encoder, ids, count) for cross in fitting)))

@@ -1,4 +1,4 @@
-"""Which columns matter: what a model loses on test ads when one column after the other is shuffled among them."""
+"""Which columns matter: the loss of a model on test ads when one column after the other is shuffled."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def importance(
 ) -> tuple[Comparison, ...]:
     """The change of welfare and of log loss when a column is shuffled, column by column; those that matter most first.
 
-    A column that the model ignores changes nothing. Of two columns that say the same, each may seem to matter little.
+    A column that the model ignores has no effect. Of two redundant columns, each may seem to matter little.
 
     Args:
         model: its logits.
         ads: test ads.
-        columns: of the features, where each column of the table has its ids.
-        units: what each auction or ad adds to the metrics of a model.
+        columns: of the features: the ids of each column of the table.
+        units: contributions of each auction or ad to the metrics of a model.
         crossed: makes the ids of combinations again, of rows in which a column was shuffled.
     """
     ads = _first(ads)

@@ -1,4 +1,4 @@
-"""Columns that know too much: those that tell the clicks alone, those named like a placement, and copied rows."""
+"""Columns that give the click away, columns named like a placement, and copied rows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bidwise.evaluation.auc import auc
 from bidwise.models.bags import shares
 from bidwise.values import FIRST, MISSING
 
-LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
+LEAK = 0.95  # AUC of a single column that no honest column reaches
 TELLS = 0.99  # AUC of a single column that cannot but come from the click itself
-ADS = 200  # with a value, of which nearly all are clicked: no ad is as good as that
+ADS = 200  # with a value, nearly all of them clicked: no ad is as good as that
 CLICKED = 0.95  # share of them, if
 OTHERS = 0.5  # the others are clicked no more often
 EXPECTED = 300  # clicks of a value that has none, had it the click rate of the others
-CHANCE = 1e6  # orders of held-out ads, of which one is perfect: with fewer a column may be right by chance
+CHANCE = 1e6  # possible orders of held-out ads: with fewer, a column may be perfect by chance
 HASHES = 2**22  # rows that are compared to find copies, at most
 PLACEMENT = re.compile(r"(?:^|[\W\d_])(?i:pos|position|rank|ranking|slot|placement)(?:$|[\W\d_])")
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -33,7 +33,7 @@ CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 @dataclass(frozen=True)
 class Telling:
-    """A value, or a bin of numbers, whose ads are all clicked, or never."""
+    """A value, or a bin of numbers, with all of its ads clicked, or none."""
 
     value: str
     ads: int
@@ -46,7 +46,7 @@ class Leaks:
     """Columns that are often known only after the click."""
 
     areas: dict[str, float] = field(default_factory=dict)  # AUC of columns that predict the clicks by themselves
-    values: dict[str, Telling] = field(default_factory=dict)  # of the other columns, the value that tells most
+    values: dict[str, Telling] = field(default_factory=dict)  # of the other columns, the most telling value
     certain: tuple[str, ...] = ()  # columns that training stops for
 
     def stop(self, keep: Collection[str]) -> None:
@@ -55,7 +55,7 @@ class Leaks:
         if not telling:
             return
         first, many = telling[0], f" and {len(telling) - 1} more" if len(telling) > 1 else ""
-        words = f"the column alone predicts the clicks of held-out rows, AUC {self.areas.get(first, 0):.4f}"
+        words = f"the column by itself predicts the clicks of held-out rows, AUC {self.areas.get(first, 0):.4f}"
         if first not in self.areas:
             value = self.values[first]
             words = (
@@ -118,7 +118,7 @@ def _telling(column: Categorical | Numeric, counts: NDArray[np.float64]) -> Tell
 
 
 def _called(column: Categorical | Numeric, value: int) -> str:
-    """What an id stands for, as errors call it."""
+    """The value of an id, for errors."""
     if value < FIRST:
         return f"{column.name!r} {'missing' if value == MISSING else 'rare'}"
     if isinstance(column, Categorical):
@@ -128,7 +128,7 @@ def _called(column: Categorical | Numeric, value: int) -> str:
 
 
 def _shares(ids: NDArray[np.int32]) -> NDArray[np.float64]:
-    """What each slot of a field counts; all of one that is no bag."""
+    """The weight of each slot of a field; 1 for a field that is no bag."""
     return np.ones(ids.shape) if ids.shape[1] == 1 else shares(torch.tensor(ids), torch.float64).numpy()
 
 
@@ -139,7 +139,7 @@ def _orders(ads: int, clicks: int) -> float:
 
 
 def placements(columns: Iterable[Column]) -> list[str]:
-    """Features that are named like the place where an ad was shown.
+    """Features with a name like a placement.
 
     >>> names = ["adPosition", "slot_2", "rank", "composition", "positive"]
     >>> placements(Column(name, "numeric", 9, 0.0, "") for name in names)

@@ -1,4 +1,4 @@
-"""`load`: the model of a run folder with what it knows of columns, read once to predict many times."""
+"""`load`: the model of a run folder with its encoder, read once to predict many times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MODEL_FILES = ("config.toml", *ENCODER_FILES, "model.json", "model.pt")  # that 
 
 @dataclass(frozen=True)
 class Member:
-    """One of the models whose mean logit is served; it sees the first of the fields, or all."""
+    """One of the models behind the served mean logit; it sees the first of the fields, or all."""
 
     model: str
     options: dict[str, Any]
@@ -46,7 +46,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """What ``model.json`` says of the weights beside it."""
+    """The content of ``model.json``, which describes the weights next to it."""
 
     format: str = "bidwise model"
     version: int = 3
@@ -95,7 +95,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model as it is served: columns in, CTR out. Threads may share it.
+    """A trained model for serving: columns in, CTR out. Threads may share it.
 
     ``network`` maps ids to logits, ``encoder`` columns to ids.
     """
@@ -111,12 +111,12 @@ class Model:
         return self.encoder.names
 
     def predict(self, table: Table, *, drift: Drift | None = None) -> Floats:
-        """The CTR of every row, float64; the same for a row whatever other rows there are.
+        """The CTR of every row, float64; the same for a row with any other rows.
 
         Args:
             table: a polars or pandas frame, a dict of columns, or a file or URL as in `bidwise predict`. It must have
                 the model's columns; others are not read. Values that training did not see count as rare.
-            drift: ``Drift(model.encoder)``, which adds up what training did not have; by default a warning of the
+            drift: ``Drift(model.encoder)``, which counts values new since training; by default a warning of the
                 logger ``bidwise`` names columns that have much of it.
         """
         source, seen = opened_as_in(self.run, table), drift or Drift(self.encoder)
@@ -167,7 +167,7 @@ def one_thread() -> Iterator[None]:
 def load(run: str | Path, *, device: str = "cpu") -> Model:
     """The model of a folder of `bidwise train`.
 
-    Files that changed since, that belong to different runs or that hold weights that are not finite are rejected.
+    Files that changed since, that belong to different runs or that contain weights that are not finite are rejected.
 
     Args:
         run: the folder.
@@ -178,7 +178,7 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
     folder = Path(run)
     if not folder.is_dir():
         raise InputError(
-            f"must be a folder of bidwise train, found {'a file' if folder.exists() else 'nothing'} at {folder}",
+            f"must be a folder of bidwise train, found {'a file' if folder.exists() else 'no folder'} at {folder}",
             argument="run",
         )
     check_files(folder, MODEL_FILES)

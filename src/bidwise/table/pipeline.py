@@ -75,17 +75,17 @@ def train(
     Args:
         table: Parquet, CSV or TSV file, folder or pattern of such files, URL, polars or pandas frame, or mapping of
             columns; one row per logged ad. By default the one that the configuration names. It may exceed the memory.
-            Or a folder with a prepared store, ``RUN/store``, which is trained on as it is.
+            Or a folder with a prepared store, ``RUN/store``, which is used unchanged.
         out: run folder; the same call resumes an earlier one that was cut off.
         config: a :class:`Config`, or the TOML file of one.
-        continue_from: folder of a finished run, whose encoder, weights and optimizer go on with these rows, by its own
+        continue_from: folder of a finished run, to continue with these rows: its encoder, weights, optimizer and
             configuration but for ``options`` and ``settings``; both models are then tested on the newest rows.
         settings: ``["train.learning_rate=3e-4"]``, above all else.
         device: ``cpu`` or ``cuda``.
         progress: called as ``progress("training", 0.4, "model 2 of 5, epoch 1.3 of 4")``.
         opened: called when the table has been read, before anything is trained.
         options: columns by their role, and others: ``click="y", bid="b", auction="id", recipe="auto", model="deepfm"``;
-            names as in the sections of :class:`Config`, whose keys they are.
+            names as in the sections of :class:`Config`.
 
     >>> import numpy as np, tempfile
     >>> random = np.random.default_rng(0)
@@ -100,9 +100,9 @@ def train(
     sections = nested(config.flat()) if isinstance(config, Config) else read_toml(Path(config)) if config else {}
     if continue_from is not None:
         if config is not None:
-            raise InputError("must be left out where a run goes on from another, found one", argument="config")
+            raise InputError("cannot be combined with --continue; remove it", argument="config")
         if Path(continue_from).resolve() == Path(out).resolve():
-            raise InputError(f"must be another folder than the run that goes on, found {out} for both", argument="out")
+            raise InputError(f"must be another folder than the run to continue, found {out} for both", argument="out")
         sections = Previous.read(continue_from).sections()
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
@@ -148,7 +148,7 @@ def run(
         if opened is not None:
             opened(prepared)
         whole = [(prepared.folder / name).exists() for name in (CHECKSUMS, "result.json", "model.pt", "model.json")]
-        if all(whole):  # the first was written last: nothing is left to train; what was lost is made again
+        if all(whole):  # the first was written last: training is complete; lost files are made again
             return read_result(prepared.folder, TrainResult)
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
@@ -213,17 +213,18 @@ def _trained(
 ) -> tuple[dict[str, Served], Search | None, Power | None]:
     """Models by loss or recipe: the baseline, with the settings that the search finds, and after it all others.
 
-    Contestants of recipe auto are trained only where the ads that choose among them could tell a gain, as far as the
+    Candidates of recipe auto are trained only if the ads that choose among them could detect a gain, as far as the
     two best settings of the search tell.
     """
     config, ads, fits = prepared.planned, prepared.store.ads("train"), prepared.folder / "fits"
     tried = candidates(config, len(ads))
     many = len(tried) > 1
     plan = recipes(config, tried[0], len(ads), searched=many)
-    step = _steps(plan, tried, show)
+    leading: list[str] = []  # the best model of the search so far
+    step = _steps(plan, tried, show, leading)
 
     def early(name: str, value: float) -> None:
-        show("training", 0.0, f"best so far: {name}, validation {config.train.metric} {value:.5g}")
+        leading[:] = [f"best so far: {name}, validation {config.train.metric} {value:.5g}"]
 
     shared: dict[str, Any] = {"ads": ads, "valid": valid, "cardinalities": prepared.store.cardinalities}
     shared["plain"] = prepared.plain
@@ -232,7 +233,7 @@ def _trained(
     others: list[Served] = []
     search, told_apart = None, None
     if many:
-        # settings by all validation ads: what that may gain is the baseline's, which recipes are to beat
+        # settings by all validation ads: this can only favour the baseline, which recipes have to beat
         judge = None if held_out is None else prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         limit = config.train.budget_seconds or budget(len(ads), prepared.plain or len(prepared.store.fields))
         found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE), best=early)
@@ -258,13 +259,15 @@ def _trained(
         )
     solved = [each for each in (*models.values(), *others) if each.recipe.solved and not each.recipe.beside]
     if previous is None and not any(each in solved for each in models.values()):
-        models[REGRESSION] = solved[0] if solved else trained(SOLVED, **shared)  # what any model should beat
+        models[REGRESSION] = solved[0] if solved else trained(SOLVED, **shared)  # any model should beat it
     show("training", 1.0)
     return models, search, told_apart
 
 
-def _steps(plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress) -> Callable[[str], Show]:
-    """How far all trainings are together, for each of them."""
+def _steps(
+    plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress, leading: Sequence[str]
+) -> Callable[[str], Show]:
+    """How far all trainings are together, for each of them; during the search also the model that leads."""
     many = len(tried) > 1
     amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
     amounts |= {BASELINE: sum(recipe.epochs for recipe in tried) / 2} if many else {}
@@ -276,7 +279,7 @@ def _steps(plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress) 
         def report(share: float) -> None:
             detail = f"model {at + 1} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
             if many and name == BASELINE:
-                detail = f"searching among {len(tried)} settings"
+                detail = "; ".join([f"searching among {len(tried)} settings", *leading])
             show("training", (before + share * amounts[name]) / total, detail)
 
         report(0.0)
@@ -291,7 +294,7 @@ def _power(config: Config, baseline: Served, second: Served, ads: Ads) -> Power:
 
 
 def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
-    """A model's metrics over ads of a store, whose bids are in units of their mean."""
+    """A model's metrics over ads of a store, with bids in units of their mean."""
     more = {key: numbers(values) for key in ("exposure", "weights") if (values := getattr(ads, key)) is not None}
     columns = (numbers(predict(model, ads)), numbers(ads.clicks), numbers(ads.bids), ads.offsets)
     return Metrics(*columns, **more, slots=config.data.slots, size=ads.auction_size)
@@ -300,7 +303,7 @@ def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
 def _result(
     prepared: Prepared, models: Mapping[str, Served], valid: Ads, held_out: Ads | None, show: Progress
 ) -> TrainResult:
-    """What is kept, by validation auctions that chose nothing else, and the test of all."""
+    """The model to keep, by validation auctions used for no other choice, and the test of all."""
     config, facts, choice = prepared.config, prepared.facts, None
     chosen = config.train.name if held_out is None else BASELINE
     if held_out is not None and models.keys() >= set(config.train.contestants):

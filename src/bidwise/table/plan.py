@@ -1,4 +1,4 @@
-"""What a configuration trains: settings of the baseline that the search tries, and recipes with the best of them."""
+"""The plan of a configuration: settings of the baseline for the search, and recipes with the best of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bidwise.table.config import DISTILLED, ENSEMBLE, REFRESHED, SINGLE, Config,
 
 MEMBERS = 4  # of an ensemble
 PATIENCE = 2  # epochs, with a constant learning rate
-ADS = 100_000  # that settings are said for where no table has been read
-# whoever names one of these wants batches
+ADS = 100_000  # for settings shown before a table is read
+# naming one of these asks for batches
 OF_BATCHES = {"epochs", "batch_size", "learning_rate", "schedule", "patience", "clip"}
 NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options", "crosses", "beside")
 
 
 def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> list[Recipe]:
-    """Recipes of the baseline: settings for so many ``ads``, what the configuration has above them; one without a
+    """Recipes of the baseline: settings for so many ``ads``, with the configuration on top; one without a
     search.
 
     >>> from bidwise.table.config import resolved
@@ -51,7 +51,7 @@ def combines(config: Config) -> bool:
 
 
 def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool = False) -> dict[str, Recipe]:
-    """What is trained, by name and in order: the baseline, where it was ``searched`` or is needed, then the others.
+    """The recipes to train, by name and in order: the baseline, if it was ``searched`` or is needed, then the others.
 
     A recipe with a ``teacher`` learns from the one of that name before it.
     """

@@ -47,15 +47,15 @@ def predict(
         out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks, in constant
             memory.
         column: name of the new column.
-        separator, header: of a text file, as in `train`; those of the run by default.
-        strict: raise instead of the warning; nothing is written then.
+        separator, header: of a text file, as in `train`; by default as in the run.
+        strict: raise instead of the warning, without writing a file.
         device: ``cpu`` or ``cuda``.
         progress: called as ``progress("predicting", 0.4)``.
     """
     model = load(run, device=device)
     source = opened_as_in(model.run, table, separator, header)
     if not column:
-        raise InputError("must be a name, found nothing", argument="column")
+        raise InputError("must be a name, found an empty text", argument="column")
     if column in source.columns:
         raise InputError(f"{source.name} has a column {column!r} already; give the predictions another name (column)")
     target = None if out is None else _target(out, source)
@@ -128,7 +128,7 @@ class _Predictions:
         """Stream the blocks into a Parquet file."""
 
         def frames(*_: Any) -> Iterator[pl.DataFrame]:
-            """What polars asks a source for; all columns of all rows are wanted."""
+            """The interface of a source of polars; all columns of all rows are read."""
             try:
                 yield from self.frames()
             except Exception as error:  # polars would wrap it in words of its own
@@ -161,6 +161,6 @@ def _target(out: str | Path, source: Source) -> Path:
         raise InputError(f"must be in a folder, found the file {above}", argument="out")
     nested = [name for name, dtype in source.schema.items() if dtype.is_nested()]
     if path.suffix.lower() != ".parquet" and nested:
-        words = f"must end in .parquet, found {path.name!r}: text has no lists, and column {nested[0]!r} holds them"
+        words = f"must end in .parquet, found {path.name!r}: text has no lists, and column {nested[0]!r} contains them"
         raise InputError(words, argument="out")
     return path

@@ -37,12 +37,12 @@ from bidwise.workers import Progress, ahead, cores
 
 ROLES = ("click", "bid", "teacher", "truth", "weight", "position")  # columns of numbers
 SAMPLE = 2**20  # training rows that bins, the median bid and leaks are taken from, evenly spaced
-LABELS = ("clicks", "weights", "exposure")  # what a regression without bids needs
-STRETCH = 2**17  # rows whose crosses are made at once
+LABELS = ("clicks", "weights", "exposure")  # the input of a regression without bids
+STRETCH = 2**17  # rows per batch of crosses
 FULL = "full"  # in the folder of a store, another one with all rows for training
 BESIDE = 40  # bytes of a row on the disk next to its ids
 PREVIOUS = "previous"  # the model that a refresh continues from, among the models of the evaluation
-LEAST_BID = 1e-30  # in units of their mean, what training can tell from 0
+LEAST_BID = 1e-30  # in units of their mean: the least that training can distinguish from 0
 CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
 THREADS = 8  # at most
 FIRST = 2**16  # rows that are looked at for leaks before all others are read
@@ -74,7 +74,7 @@ class Prepared:
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """What made the ids of the store; unknown of one of another origin."""
+        """The encoder of the store; unknown for a store of another origin."""
         known = all((self.store.folder / name).is_file() for name in ENCODER_FILES)
         return Encoder.read(self.store.folder) if known else None
 
@@ -99,7 +99,7 @@ class Prepared:
 
     @cached_property
     def facts(self) -> TableFacts:
-        """What was found in the table, which the store's schema contains; of a store of another origin, its sizes."""
+        """Facts of the table, stored in the schema; for a store of another origin, its sizes."""
         store = self.store
         if "table" in store.schema:
             return from_json(TableFacts, store.schema["table"], str(store.folder / SCHEMA))
@@ -156,11 +156,11 @@ def prepare(
     previous: Previous | None = None,
     progress: Progress | None = None,
 ) -> Prepared:
-    """Check the table, decide what its columns are, split it, and leave a store in ``out``.
+    """Check the table, decide the types of its columns, split it, and write a store to ``out``.
 
     Columns with a role are in memory, about 41 bytes a row, all others in blocks. A table that cannot be used leaves
     nothing; a store that is there already is used. A table that is a store is not prepared again. Columns, bins, ids
-    and units of bids are those of the ``previous`` run if this one continues it.
+    and units of bids come from the ``previous`` run if this one continues it.
     """
     show: Progress = progress or (lambda work, done, detail="": None)
     folder = open_run(out, config)
@@ -216,7 +216,7 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
 
 
 def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress) -> None:
-    """Three passes: roles and facts of all rows, what training rows teach, ids."""
+    """Three passes: roles and facts of all rows, vocabularies of training rows, ids."""
     name, rows = source.name, _Rows(data)
     facts = Facts(source, **_written(data, previous))
     for block, (seen, *some) in _passed(source, None, partial(_checked, data, facts)):
@@ -226,7 +226,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     rows.join()
     fingerprint = source.fingerprint()
     if previous is not None and fingerprint == previous.facts.fingerprint:
-        raise InputError(f"must have new rows, found in {name} those of the run to continue", argument="table")
+        raise InputError(f"must have new rows, found in {name} the rows of the run to continue", argument="table")
     columns = _decided(facts, data, previous)
     if (share := _one_kind(rows["click"])) is not None:
         raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
@@ -237,7 +237,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     size = None if data.auction else auction_size(data.auction_size, sizes["valid"], sizes["test"])
     _check_parts(config, parts, rows["click"], size, name)
     numbers = _Numbers.of(rows, parts["train"].rows, None if previous is None else previous.facts)
-    place = np.empty(facts.rows, np.int64)  # of every row of the table, among those of all parts
+    place = np.empty(facts.rows, np.int64)  # of every row of the table, among the rows of all parts
     place[np.concatenate([each.rows for each in parts.values()])] = np.arange(facts.rows)
 
     step, count = every(sizes["train"]), facts.rows if config.train.refit else 0  # rows that the second one learns from
@@ -308,7 +308,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
 
 
 def _passed(source: Source, columns: list[str] | None, work: Any) -> Iterator[tuple[Block, Any]]:
-    """Blocks of a table with what ``work`` makes of each, in threads; of text all cells are parsed anyway."""
+    """Blocks of a table with the result of ``work`` on each, in threads; text is parsed completely anyway."""
 
     def both(block: Block) -> tuple[Block, Any]:
         return block, work(block)
@@ -352,7 +352,7 @@ def _check_first_block(source: Source, data: Data, previous: Previous | None) ->
 
 
 def _checked(data: Data, facts: Facts, block: Block) -> tuple[list[Seen], dict[str, Any], NDArray[np.uint64]]:
-    """What is seen in all columns of a block, its columns with a role, checked, and a hash of every row."""
+    """The facts of all columns of a block, its columns with a role, checked, and a hash of every row."""
     frame, known = block.frame, dict[str, Any]()
     with block.located():
         roles = {role: getattr(data, role) for role in ROLES if role != "teacher"}
@@ -376,7 +376,7 @@ def _counted(learners: list[tuple[Learner, int]], place: NDArray[np.int64], step
 
 
 def _encoded(encoders: list[Encoder], place: NDArray[np.int64], auction: str | None, tested: int, block: Block) -> Any:
-    """Where the rows of a block go, in that order, their ids by every encoder, and the auctions of test rows."""
+    """Destinations of the rows of a block, in that order, their ids by every encoder, and auctions of test rows."""
     here = place[block.start : block.start + len(block.frame)]
     order = np.argsort(here)
     here = here[order]
@@ -438,7 +438,7 @@ def _combined(store: StoreWriter, plain: Encoder, min_count: int, show: Progress
 
 
 def _widen(store: StoreWriter, encoder: Encoder) -> None:
-    """Ids of crosses next to those of plain columns."""
+    """Ids of crosses next to the ids of plain columns."""
     for part in SPLITS:
         plain, features = store.widened(part, "features", encoder.width)
         for start in range(0, len(plain), STRETCH):
@@ -449,7 +449,7 @@ def _widen(store: StoreWriter, encoder: Encoder) -> None:
 
 
 def _check_room(folder: Path, rows: int, columns: list[Column]) -> None:
-    """Raise unless the disk has room for the ids of all features, for two models, and what is stored next to them."""
+    """Raise unless the disk has room for the ids of all features, for two models, and the columns next to them."""
     needed = 2 * rows * (sum(4 * each.slots for each in columns if each.use in KINDS) + BESIDE)
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -485,7 +485,7 @@ def _check_parts(config: Config, parts: dict[str, Split], clicks: NDArray[Any], 
 
 
 class _Rows:
-    """Columns with a role, all rows in memory, and what rows are copies."""
+    """Columns with a role, all rows in memory, and duplicated rows."""
 
     def __init__(self, data: Data) -> None:
         self.data, self.copies = data, Copies()
@@ -547,7 +547,7 @@ class _Numbers:
 
     @staticmethod
     def of(rows: _Rows, train: NDArray[np.int64], known: TableFacts | None) -> _Numbers:
-        """Means over training rows, which ``train`` are; units of bids are those of a table that is ``known``."""
+        """Means over training rows, marked by ``train``; units of bids come from a table that is ``known``."""
         bids = rows["bid"]
         median = float(np.median(bids[train[:: every(len(train))]])) if known is None else known.median_bid
         cap = CAP * median
@@ -576,7 +576,7 @@ class _Numbers:
         return columns
 
     def test_ads(self, part: Split, auctions: pl.Series | None) -> pl.DataFrame:
-        """The test ads as `evaluate` takes them, with bids as they are; auctions are numbers if none are given."""
+        """The test ads as `evaluate` takes them, with bids in full; auctions are numbers if none are given."""
         known, taken = self.rows.columns, self.columns(part.rows)
         if auctions is None and part.offsets is not None:
             auctions = pl.Series(np.repeat(np.arange(len(part.offsets) - 1), np.diff(part.offsets)))
@@ -609,7 +609,7 @@ def _split_facts(part: Split, rows: _Rows) -> SplitFacts:
 
 
 def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
-    """What a cut in time goes through: auctions, which went, whole, to where their oldest ads belong, or times."""
+    """The units that a cut in time splits: auctions, placed by their oldest ads, or times."""
     edges = [(times[parts[before].rows].max(), times[parts[after].rows].min()) for before, after in pairwise(SPLITS)]
     if any(before > after for before, after in edges):
         return "auctions"

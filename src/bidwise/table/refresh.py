@@ -1,4 +1,4 @@
-"""`train --continue`: yesterday's model goes on with today's rows, and both are tested on the newest of them."""
+"""`train --continue`: yesterday's model continues with today's rows, and both are tested on the newest of them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ STATE = "optimizer.pt"
 
 @dataclass(frozen=True)
 class Previous:
-    """A finished run that another goes on from."""
+    """A finished run that another continues."""
 
     model: Model
     result: TrainResult
 
     @staticmethod
     def read(run: str | Path) -> Previous:
-        """The run in a folder; an error where none can go on from it."""
+        """The run in a folder; an error if it cannot be continued."""
         try:
             model = load(run)
             check_files(model.run, (STATE, "result.json"))
@@ -52,10 +52,10 @@ class Previous:
         return Previous(model, read_result(model.run, TrainResult))
 
     def continued(self, recipe: Recipe) -> Recipe:
-        """A recipe as this run goes on with it; raises unless it has the model of the run."""
+        """A recipe as this run continues it; raises unless it has the model of the run."""
         if (recipe.model, recipe.members, recipe.options) != (*self._shape, _without(self._model(), "name")):
             words = f"must be a run of the same model, found {self._shape[1]} × {self._shape[0]} there and another here"
-            raise InputError(f"{words}; leave out what says so", argument="continue_from")
+            raise InputError(f"{words}; remove the option", argument="continue_from")
         same = {name: getattr(self.recipe, name) for name in ("crosses", "beside", "embeddings")}
         return replace(recipe, **same, l2=recipe.l2 if self.recipe.l2 is not None else None)
 
@@ -74,9 +74,9 @@ class Previous:
         return self.result.table
 
     def sections(self) -> dict[str, dict[str, Any]]:
-        """A configuration that goes on from the run: roles, model and settings as they are, fewer and smaller steps.
+        """A configuration that continues the run: the same roles, model and settings, fewer and smaller steps.
 
-        A student whose teacher was a model of its own run learns from clicks alone.
+        A student with a teacher from its own run learns from clicks only.
         """
         there, recipe = read_toml(self.model.run / "config.toml"), self.recipe
         known = {name: there["train"][name] for name in KEPT if name in there["train"]}
@@ -96,7 +96,7 @@ class Previous:
         }
 
     def _model(self) -> dict[str, Any]:
-        """The section [model], with everything said."""
+        """The section [model], with all keys."""
         name = self.recipe.model
         signature = inspect.signature(MODELS[name]).parameters
         options = {key: signature[key].default for key in options_of(name)} | self.recipe.options
@@ -110,19 +110,19 @@ class Previous:
         return float(network.slope), float(network.intercept)
 
     def check_data(self, data: Data) -> None:
-        """Raise where options would change what columns are."""
+        """Raise if options would change types of columns."""
         known = resolved(self.sections()).data
         for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins", "missing"):
             if getattr(data, option) != getattr(known, option):
-                fix = "columns are what they were in it"
+                fix = "columns keep their types"
                 raise InputError(
-                    f"must be left out where a run goes on, found {getattr(data, option)!r}: {fix}", argument=option
+                    f"cannot be changed with --continue, found {getattr(data, option)!r}: {fix}", argument=option
                 )
         for role, column in data.roles:
             if column in self.model.encoder.names and (role, column) not in known.roles:
                 raise InputError(
-                    f"must be a column that the run before did not learn from, found {column!r}; train anew in a new "
-                    "folder",
+                    f"must be a column that the previous run did not learn from, found {column!r}; train from scratch "
+                    "in a new folder",
                     argument=role,
                 )
 
@@ -142,7 +142,7 @@ class Previous:
         return np.concatenate([self.model.ctr(old(features[part])) for part in chunks(0, len(features))])
 
     def refreshed(self, encoder: Encoder, features: NDArray[np.int32]) -> Refresh:
-        """What an extended encoder learnt from training rows."""
+        """The values that an extended encoder learnt from training rows."""
         known = {field.name: field.values for field in self.model.encoder.fields}
         new = {field.name: field.values - known[field.name] for field in encoder.fields}
         refresh = self.facts.refresh
@@ -166,8 +166,8 @@ class Previous:
         )
 
     def start(self, recipe: Recipe, store: Store) -> list[Start]:
-        """The weights of every part, and the state of its Adam or what is known of them, for the values that there are
-        now."""
+        """The weights of every part, and the state of its Adam or their prior, for the present values
+        of the columns."""
         about, members = self.model.about, cast(Ensemble, self.model.network).models
         encoder = Encoder.read(store.folder)
         ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
@@ -185,7 +185,7 @@ class Previous:
 
 
 def state_of(fit: Fit) -> dict[str, Any] | None:
-    """What the next training of a model begins with besides its weights."""
+    """The start of the next training of a model, besides its weights."""
     if fit.prior is not None:
         return vars(fit.prior)
     return None if fit.folder is None else adam_of(fit)

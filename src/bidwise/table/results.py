@@ -1,4 +1,4 @@
-"""What `train` found, as ``result.json`` holds it: numbers; sentences are made when they are shown."""
+"""The result of `train`, as in ``result.json``: numbers; sentences are made when they are shown."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ class SplitFacts:
 
     ads: int
     click_rate: float
-    auctions: int | None = None  # where the table has them
-    first: str | None = None  # time of the oldest ad, where the split is by time
+    auctions: int | None = None  # if the table has them
+    first: str | None = None  # time of the oldest ad, if the split is by time
     last: str | None = None
 
 
 @dataclass(frozen=True)
 class Refresh:
-    """The run that a training went on from, and what its encoder learnt."""
+    """The run that a training continued, and the new values of its encoder."""
 
     run: str  # name of its folder
     number: int  # of refreshes since the first training
     ads: int  # that were trained on since then
-    l2: float | None  # what the penalty becomes: that of a prior, for so many ads
+    l2: float | None  # the penalty, a prior for so many ads
     new: dict[str, int]  # words that got ids of their own, by column
     until: str | None = None  # time of the newest ad that the run before has seen
-    unknown: dict[str, float] = field(default_factory=dict)  # share of values that it did not know, where most are such
+    unknown: dict[str, float] = field(default_factory=dict)  # share of values new to it, if most are
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """What was found in a table before anything was trained."""
+    """Facts of a table before training."""
 
     fingerprint: str
     columns: tuple[Column, ...]
     splits: dict[str, SplitFacts]
-    auction_size: int | None  # of validation and test, where the table has no auctions
+    auction_size: int | None  # of validation and test, if the table has no auctions
     min_count: int
-    mean_bid: float  # of training ads, none above the cap: what bids are divided by
+    mean_bid: float  # of training ads, none above the cap: the divisor of bids
     median_bid: float = math.nan
     bid_cap: float = math.nan  # the most that a bid counts in training and validation
     capped_bids: int = 0  # bids above it
@@ -62,8 +62,8 @@ class TableFacts:
     telling: dict[str, Telling] = field(default_factory=dict)  # and others with a value that does
     certain: tuple[str, ...] = ()  # of both, those that training stops for
     duplicates: int = 0  # rows that are copies of others
-    refresh: Refresh | None = None  # where the training went on from another
-    sampled: int | None = None  # training rows that bins and the median bid come from, where not from all
+    refresh: Refresh | None = None  # if the training continued another
+    sampled: int | None = None  # training rows behind bins and the median bid, if not all
 
     @property
     def timed(self) -> bool:
@@ -71,13 +71,13 @@ class TableFacts:
         return self.splits["test"].last is not None
 
     def auctions(self, split: str) -> int | None:
-        """How many there are, where they are real."""
+        """Their number, if they are real."""
         return self.splits[split].auctions
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What training had reached when it was evaluated: mean loss of its batches, and the metric on validation."""
+    """The state of a training at an evaluation: mean loss of its batches, and the metric on validation."""
 
     epoch: float
     loss: float
@@ -86,7 +86,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class FitResult:
-    """A recipe, how the training of its first member went, and the line that calibrates what is served."""
+    """A recipe, how the training of its first member went, and the line that calibrates the served model."""
 
     recipe: Recipe
     best: Epoch
@@ -106,14 +106,14 @@ class Scores:
 
     @classmethod
     def of(cls, metrics: ModelMetrics, unit: float = 1.0) -> Scores:
-        """Those of all metrics; ``unit`` is that of bids."""
+        """The comparisons of all metrics; ``unit`` of bids."""
         values = {name: getattr(metrics, name) for name in cls.__dataclass_fields__}
         return cls(**values | {"welfare": metrics.welfare * unit})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """What `train` found: the model that was chosen, why, and its test."""
+    """The result of `train`: the chosen model, the reason, and its test."""
 
     kind: ClassVar[str] = "train"
     format: ClassVar[int] = 7
@@ -125,7 +125,7 @@ class TrainResult:
     search: Search | None = None  # of the baseline's settings, which all recipes have
     fits: dict[str, FitResult]  # by loss or recipe
     power: Power | None = None  # of recipe auto: whether the ads that choose could tell a gain
-    choice: Choice | None = None  # of recipe auto, where they could
+    choice: Choice | None = None  # of recipe auto, if they could
     chosen: str
     validation: Scores  # of the chosen model, on all validation auctions
     evaluation: Evaluation  # of test ads, without curves

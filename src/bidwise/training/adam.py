@@ -44,11 +44,11 @@ class Adam(torch.optim.Adam):
         self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
         self.lazy, self.l2 = updates == "lazy", float(l2)
         device, on = parameters[0].device, {parameter.device.type for parameter in parameters}
-        # in float32 on one device and one rank, where each table has gradients of its own
+        # in float32 on one device and one rank, with gradients of its own for each table
         single = {(parameter.device, parameter.dtype) for parameter in parameters} == {(device, torch.float32)}
         single &= len({table.weight for table in self.tables}) == len(self.tables) and not distributed.several()
         kernels = kernels and self.lazy and single and available(device)
-        # a graph reads the rate on the GPU; options are those of this device, whatever state is loaded
+        # a graph reads the rate on the GPU; options belong to this device, not to the loaded state
         self.rate: Any = torch.tensor(lr, device=device).float() if kernels or on == {"cuda"} else lr
         self.device_options: dict[str, Any] = {"fused": on <= {"cpu", "cuda"}, "capturable": on == {"cuda"}}
         super().__init__(parameters, lr=self.rate, **self.device_options)
@@ -61,7 +61,7 @@ class Adam(torch.optim.Adam):
             table.sparse, table.sums = self.lazy, sums
 
     def release(self) -> None:
-        """Give the tables back: their gradients are dense tensors again, for whatever trains the model next."""
+        """Give the tables back: their gradients are dense tensors again, for the next optimizer."""
         for table in self.tables:
             table.sparse, table.sums, table.trusted = False, None, False
 
@@ -89,7 +89,7 @@ class Adam(torch.optim.Adam):
     def load_state_dict(self, state_dict: Any) -> None:
         super().load_state_dict(state_dict)
         self.param_groups[0].update(self.device_options)
-        self.set_rate(float(self.param_groups[0]["lr"]))  # graphs and kernels read that of this optimizer
+        self.set_rate(float(self.param_groups[0]["lr"]))  # graphs and kernels read the rate of this optimizer
         if self.kernels:
             self.kernels.load()
 
@@ -116,7 +116,7 @@ class Adam(torch.optim.Adam):
             state = self.state[table.weight]
             if not state:
                 state |= _fresh(table.weight)
-            state["step"] = state["step"].cpu()  # where it is read: reading it from a GPU would wait
+            state["step"] = state["step"].cpu()  # on the host: reading it from a GPU would wait
             _count_rows(table.weight, state, self.l2)
             state["step"] += 1
             _step_rows(table, state, state["step"].item(), self)
@@ -170,12 +170,12 @@ def _count_rows(weight: Tensor, state: dict[str, Tensor], l2: float) -> None:
 def _step_rows(table: Embeddings, state: dict[str, Tensor], step: float, optimizer: Adam) -> None:
     """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + eps), for the rows of the gradient.
 
-    With l2, g <- g + 2 l2 w / share, share being that of the steps so far which looked the row up.
+    With l2, g <- g + 2 l2 w / share, with the share of steps so far that looked the row up.
     """
     weight, (rate, betas, eps) = table.weight, (optimizer.param_groups[0][key] for key in ("lr", "betas", "eps"))
     assert weight.grad is not None
     gradient = (weight.grad if weight.grad.is_sparse else weight.grad.to_sparse(1)).coalesce()
-    weight.grad = None  # Adam itself has nothing left to do
+    weight.grad = None  # no work is left for Adam itself
     rows, g = gradient.indices()[0], gradient.values()
     if optimizer.l2:
         seen = state["seen"].index_select(0, rows).add_(1)

@@ -1,4 +1,4 @@
-"""What :func:`bidwise.fit` takes: its options, and what it rejects before the first step."""
+"""Arguments of :func:`bidwise.fit`: its options, and checks before the first step."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bidwise.losses.named import Variants
 from bidwise.models.layers import BatchNorm
 from bidwise.training.adam import UPDATES
 
-COLUMNS = ("logits", "clicks", "bids", "offsets", "teacher")  # what a loss is called with, in this order
+COLUMNS = ("logits", "clicks", "bids", "offsets", "teacher")  # arguments of a loss, in this order
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "mixed")
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.batchnorm._LazyNormBase)
-RESHAPED = ("Squeeze", "View", "UnsafeView", "Select", "Reshape", "Transpose", "Clone")  # what autograd calls it
+RESHAPED = ("Squeeze", "View", "UnsafeView", "Select", "Reshape", "Transpose", "Clone")  # their names in autograd
 ROWS = 4096  # at least, by which ranks check that they have the same ads
 
 
@@ -75,7 +75,7 @@ def check_loss(loss: object, *, weighted: bool) -> None:
         raise InputError(f"loss must be a name or a function, found {_kind(loss)}")
     wanted = ", ".join((*COLUMNS, "weights=") if weighted else COLUMNS)
     why = ", the last because train has weights" if weighted else ""
-    fix = "wrap it in a function that takes these and passes on what it needs"
+    fix = "wrap it in a function that takes these and passes on the ones it needs"
     if (getattr(loss, "__module__", None) or "").startswith("torch.nn.functional"):  # would take bids for its options
         raise InputError(f"loss must take ({wanted}){why}, found torch's {getattr(loss, '__name__', 'own')}; {fix}")
     try:
@@ -94,7 +94,7 @@ def check_loss(loss: object, *, weighted: bool) -> None:
 
 
 def log_losses(loss: object, members: torch.Size) -> Tensor:
-    """How many log losses a loss contains, in a shape that broadcasts with ``members``; 1 where it does not say so.
+    """How many log losses a loss contains, in a shape that broadcasts with ``members``; 1 if it does not state it.
 
     >>> import bidwise
     >>> log_losses(bidwise.WelfareLoss(lam=30.0), torch.Size()).item()
@@ -108,7 +108,7 @@ def log_losses(loss: object, members: torch.Size) -> Tensor:
 
 
 def check_no_sigmoid(logits: Tensor) -> None:
-    """Raise where a model returns what a sigmoid made, whatever its shape was afterwards."""
+    """Raise if a model returns the output of a sigmoid, reshaped or not."""
     node: Any = logits.grad_fn
     while node is not None and type(node).__name__.startswith(RESHAPED) and node.next_functions:
         node = node.next_functions[0][0]

@@ -1,6 +1,6 @@
-"""Shuffled batches, of random ads as one auction or of whole auctions, and where their rows come from.
+"""Shuffled batches, of random ads as one auction or of whole auctions, and the source of their rows.
 
-Tables lie on the device of the model or, where they are too long for it, come to it a chunk at a time.
+Tables are on the device of the model or, if they are too long for it, arrive a chunk at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Batch:
     """A batch of ads of every repeat: features ``(*repeats, batch, width)``, the rest ``(*repeats, batch)``."""
 
     features: Tensor
-    clicks: Tensor  # over the multiplier of the slot they were made in, where that is known
+    clicks: Tensor  # over the multiplier of their slot, if that is known
     bids: Tensor
     offsets: Tensor | None
     teacher: Tensor | None = None
@@ -44,10 +44,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The order of a pass: rows of the flat tables, repeat after repeat, ``(repeats, ads)``, and where batches end.
+    """The order of a pass: rows of the flat tables, repeat after repeat, ``(repeats, ads)``, and the ends of batches.
 
     ``offsets`` bound the auctions of the pass in that order, ``auctions`` how many of them end with each batch; without
-    them a batch is one auction. The order of a pass too long to hold is empty, and ``draw`` finds any stretch of it.
+    them a batch is one auction. The order of a pass too long for memory is empty, and ``draw`` finds any stretch of it.
     """
 
     order: Tensor
@@ -95,10 +95,10 @@ class Epoch:
 
 
 class Shuffle:
-    """Batches of ``ads`` in an order that each repeat's own generator draws anew in every epoch.
+    """Batches of ``ads`` in an order that each repeat's own generator draws again in every epoch.
 
     Without offsets a batch is ``batch_size`` random ads, one auction (as in the paper); with offsets it is whole
-    auctions, as many as begin within ``batch_size`` ads. The last batch of an epoch is smaller. ``states`` are those of
+    auctions, as many as begin within ``batch_size`` ads. The last batch of an epoch is smaller. ``states`` belong to
     the generators before the epoch that `next` gives.
     """
 
@@ -108,7 +108,7 @@ class Shuffle:
         if len(randoms) != number:
             raise InputError(f"seed must be one number or {number}, one per repeat, found {len(randoms)}")
         if not self.count:
-            raise InputError("train must hold ads, found none")
+            raise InputError("train must contain ads, found none")
         self.randoms, self.states = randoms, [random.get_state() for random in randoms]
         self.thread = ThreadPoolExecutor(1, "bidwise-order")
         self.coming: Future[Epoch] | None = None
@@ -123,14 +123,14 @@ class Shuffle:
         if self.offsets is not None:
             sizes = self.offsets.diff()
             if len(sizes) == 0:
-                raise InputError("offsets must hold at least one auction, found none")
+                raise InputError("offsets must contain at least one auction, found none")
             self.size = int(sizes[0]) if bool((sizes == sizes[0]).all()) else None
             if self.size is None and number > 1:
                 raise InputError("repeats with offsets must have auctions of one size, found different sizes")
 
     @property
     def whole(self) -> int | None:
-        """Ads of every batch but the last, where that is known."""
+        """Ads of every batch but the last, if that is known."""
         if self.offsets is None:
             return self.batch_size
         return None if not self.size else self.size * -(-self.batch_size // self.size)
@@ -151,7 +151,7 @@ class Shuffle:
         return epoch
 
     def restart(self, states: Sequence[Tensor]) -> None:
-        """Return to where the generators had these states."""
+        """Return to these states of the generators."""
         if self.coming is not None:
             self.coming.result()
             self.coming = None
@@ -211,14 +211,14 @@ class Shuffle:
         return offsets, counts.cumsum(0).tolist()
 
     def _read(self, repeat: int, rows: Tensor) -> None:
-        """Look at the features of ads that are wanted soon: the system reads them from the disk where it has to."""
+        """Look at the features of ads that are wanted soon: the system reads them from the disk if necessary."""
         if not self.features.is_cuda:
             self.features[:, 0].index_select(0, rows + repeat * self.count).sum()
 
 
 class Columns:
-    """Numbers of ads, one column for each of ``names``: what is asked for is put side by side, the rest stays where it
-    is."""
+    """Numbers of ads, one column for each of ``names``: requested columns are copied side by side, the rest stays
+    in place."""
 
     def __init__(self, ads: Ads) -> None:
         named = {"clicks": ads.clicks, "bids": ads.bids, "teacher": ads.teacher, "weights": ads.weights}
@@ -241,7 +241,7 @@ class Columns:
 
 
 class Resident:
-    """Both tables are where the model is."""
+    """Both tables are on the model's device."""
 
     def __init__(self, shuffle: Shuffle) -> None:
         self.shuffle = shuffle
@@ -251,9 +251,9 @@ class Resident:
         self.part = distributed.rank(), distributed.count()
 
     def begin(self, epoch: Epoch) -> None:
-        """Begin ``epoch``; its order goes to where a graph looks for it."""
+        """Begin ``epoch``; its order goes where a graph reads it."""
         order = epoch.order
-        if epoch.draw is not None and self.features.is_cuda:  # whose memory has room for it
+        if epoch.draw is not None and self.features.is_cuda:  # it has room
             order = epoch.rows(0, epoch.ends[-1])
         if self.order.shape != order.shape:
             self.order = order.to(self.features.device)
@@ -262,7 +262,7 @@ class Resident:
         self.epoch = replace(epoch, order=self.order)
 
     def locate(self, number: int) -> int:
-        """Where this rank's part of batch ``number`` begins in `order`."""
+        """The start of this rank's part of batch ``number`` in `order`."""
         assert self.epoch is not None
         return self.epoch.bounds(number, *self.part)[0]
 
@@ -310,7 +310,7 @@ class Streamed(Resident):
         return [self.epoch.bounds(number, *self.part) for number in range(*self.chunks[chunk : chunk + 2])]
 
     def locate(self, number: int) -> int:
-        """Where batch ``number`` begins in `order`, after its chunk has arrived."""
+        """The start of batch ``number`` in `order`, after its chunk has arrived."""
         assert self.epoch is not None
         if self.chunk < 0 or not self.chunks[self.chunk] <= number < self.chunks[self.chunk + 1]:
             wanted = next(k for k in range(len(self.chunks) - 1) if self.chunks[k + 1] > number)
@@ -364,7 +364,7 @@ def _chunks(epoch: Epoch) -> list[int]:
 
 
 def fits(ads: Ads, device: torch.device) -> bool:
-    """Whether the tables of these ads fit on the device; memory that torch holds in reserve is free."""
+    """Whether the tables of these ads fit on the device; memory that torch reserves is free."""
     if device.type != "cuda":
         return True
     # features, and clicks, bids, teacher and weights in float32

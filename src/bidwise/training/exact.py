@@ -1,8 +1,8 @@
 """Logistic regression over categories to its optimum: L-BFGS over all ads, in place of Adam over batches.
 
 The penalty of each column can be found from the training ads (MacKay, 1992): weights of a column are normal around 0
-with a variance of its own, the one that makes these clicks most likely. A column that predicts nothing gets a variance
-near 0, and so no weights.
+with a variance of its own, the one that makes these clicks most likely. A column without predictive value gets a
+variance near 0, and so no weights.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bidwise.models.widening import Prior
 from bidwise.training.validation import METRICS, Best, Fit, Metric, logits_across
 
 PASSES = 100  # over the ads, at most; some fifty are usual
-CHUNK = 2**15  # ads whose weights are looked up at once: they stay in a cache
+CHUNK = 2**15  # ads per look-up: their weights stay in a cache
 HISTORY = 10  # gradients that L-BFGS remembers
-MOST = 5_000_000  # weights, of which it holds 160 bytes each
+MOST = 5_000_000  # weights: 160 bytes of memory each
 LEAST = 1e-9  # change of the mean loss that is worth another step
 ROUNDS = 4  # of solving and of finding variances from the solution
 SHORT = 30  # passes of a round but the last
@@ -53,7 +53,7 @@ def fit_exact(
 ) -> Fit:
     """The weights with the least mean loss + l2 Σ w², in ``model`` itself; an epoch of the history is a pass.
 
-    Without ``l2`` the penalty of each column is found from the ads, and ``Fit.prior`` is what is then known of each
+    Without ``l2`` the penalty of each column is found from the ads, and ``Fit.prior`` is the posterior of each
     weight. With the ``prior`` of an earlier fit weights are drawn to their values there, each as much as it was known.
 
     All is computed in float64 from the model's own weights on. Gradients of values are added up as whole numbers,
@@ -179,7 +179,7 @@ class _Problem:
         return self.loss + float((penalty * away.square()).sum()), gradient
 
     def _parts(self) -> Iterator[tuple[tuple[Tensor, Tensor | None], tuple[Any, ...]]]:
-        """Rows of the table, with what each counts where there are bags, and labels, bids, teacher and weights, of some
+        """Rows of the table, with their weights in bags, and labels, bids, teacher and weights, of some
         ads after the other."""
         ads, table, starts = self.ads, self.model.table, self.model.table.starts
         for begin in range(0, len(ads), CHUNK):

@@ -22,13 +22,13 @@ SHOWN = 5  # rows that an error names
 
 
 class NotFiniteError(InputError):
-    """A batch whose loss or gradient is not finite; ``found`` has its number, its rows and their diagnosis."""
+    """A batch with a loss or gradient that is not finite; ``found`` has its number, rows and diagnosis."""
 
     found: dict[str, Any] | None = None
 
 
 class Guard:
-    """Adam's step, unless the loss or a gradient is not finite: weights and moments then stay as they are.
+    """Adam's step, unless the loss or a gradient is not finite: weights and moments then stay unchanged.
 
     On a CPU every step is checked. A GPU trains without waiting: the loss is checked at every evaluation and pass.
     """
@@ -40,7 +40,7 @@ class Guard:
     def step(self, losses: Tensor) -> bool:
         """Update the weights; ``False`` if the run must stop."""
         if self.watching:
-            # a sum is the fastest to be not finite where one of its numbers is; and x - x is 0 unless x is not
+            # a sum is the fastest check: it is not finite if one of its terms is not; and x - x is 0 unless x is not
             total = torch.stack([losses.sum(), *(each.sum() for each in self._gradients())]).sum()
             if total - total != 0:
                 return False
@@ -49,7 +49,7 @@ class Guard:
         return True
 
     def _gradients(self) -> list[Tensor]:
-        """Of all parameters; of tables those of the rows that were looked up."""
+        """Of all parameters; of tables only for the rows that were looked up."""
         there = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         values = (gradient._values() if gradient.is_sparse else gradient for gradient in there)
         return [each for each in values if each.numel()]  # an empty batch looks up no row
@@ -67,7 +67,7 @@ class Guard:
 
 
 def not_finite(run: Run, losses: Tensor) -> NotFiniteError:
-    """What is wrong with the batch that ``run`` is at, whose gradients are still there."""
+    """Diagnosis of the current batch of ``run``, with its gradients still present."""
     assert run.epoch is not None
     position, number = run.position, run.position.batches
     start, stop = run.epoch.bounds(number)

@@ -23,7 +23,7 @@ from bidwise.training.guard import NotFiniteError
 from bidwise.training.run import Position, Run
 from bidwise.training.validation import METRICS, Best, Fit, Metric
 
-SECONDS = 120  # between checkpoints, where evaluations are farther apart
+SECONDS = 120  # between checkpoints, if evaluations are farther apart
 
 
 def fit(
@@ -52,22 +52,22 @@ def fit(
     """Train ``model`` with Adam, and keep the weights of its best epoch on validation ads.
 
     A model with ``members`` is many models trained at once; each has the batches, the best epoch and the weights that
-    it would have if trained alone. Everything runs on the device of the model.
+    it would have if trained separately. Everything runs on the device of the model.
 
     A batch with a loss or gradient that is not finite raises an error, which names it on a CPU; a run folder then has
     its rows and a diagnosis in ``nonfinite.json``.
 
-    Where torch.distributed has been initialised, by torchrun or by Ray, all ranks train one model together: each calls
-    ``fit`` with the same arguments, has its part of every batch, and gets the same weights. ``batch_size`` is that of
-    all ranks together, so that a run is the same on any number of them, to rounding. Rank 0 writes.
+    If torch.distributed has been initialised, by torchrun or by Ray, all ranks train one model together: each calls
+    ``fit`` with the same arguments, has its part of every batch, and gets the same weights. ``batch_size`` is the
+    total of all ranks, so that a run is the same on any number of them, to rounding. Rank 0 writes.
 
     Args:
         model: returns logits, ``(ads, width) -> (ads,)``, or ``(*members, ads)`` for a batch of models.
         train: a batch is an auction of ``batch_size`` random ads or, with offsets, whole auctions.
-        loss: a name in :data:`bidwise.LOSSES`, or what is called as they are: ``loss(logits, clicks, bids, offsets,
+        loss: a name in :data:`bidwise.LOSSES`, or a function like them: ``loss(logits, clicks, bids, offsets,
             teacher)``, with ``weights=`` if ``train`` has them. Losses with a teacher take it from ``train.teacher``.
         valid: ads to choose the epoch by; ``None`` keeps the last weights.
-        metric: what to choose by: ``log_loss``, which lost the least welfare in simulations, ``auc``, ``welfare``
+        metric: chooses the epoch: ``log_loss``, which lost the least welfare in simulations, ``auc``, ``welfare``
             (clicked), ``expected_welfare`` (by ``valid.truth``), or a :class:`~bidwise.training.Metric` of your own. Of
             several the first decides; ``best`` has the weights by each.
         epochs: passes over the ads; 2.1 ends a tenth into the third.
@@ -79,13 +79,13 @@ def fit(
         l2: adds l2 times the sum of squared embeddings to each log loss; first-order weights bear a small part of it.
             Of rank + lam * log loss, steps take rank / lam + log loss + penalty: its strength does not depend on lam.
         precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU, in any thread.
-        clip: shrink gradients whose Euclidean norm, over all parameters, is above it; ``None``: leave them. They are
-            those of rank / lam + log loss; the penalty of ``l2`` is added afterwards.
-        graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
-            ``True`` asks for it with others too, which must not do in Python what changes from step to step.
+        clip: clip the Euclidean norm of the gradients, over all parameters, to it; ``None``: no clipping. They are
+            the gradients of rank / lam + log loss; the penalty of ``l2`` is added afterwards.
+        graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: if model and loss are of bidwise.
+            ``True`` asks for it with others too; their Python code must do the same in every step.
         seed: of the batches, one for all repeats or one for each.
-        adam: state of :class:`~bidwise.training.Adam` to go on from, as :func:`adam_of` reads it; it is not copied. The
-            model has the weights to go on from.
+        adam: state of :class:`~bidwise.training.Adam` to continue from, as from :func:`adam_of`; not copied. The
+            model has the weights to continue from.
         out: a run folder: configuration, metrics and weights. An interrupted run resumes from it.
         progress: called with the number of finished epochs, after each and about once a second.
 
@@ -99,7 +99,7 @@ def fit(
     """
     check_parts(model, train, valid)
     if isinstance(loss, distributed.AcrossRanks):
-        loss = loss.loss  # what fit makes of every loss
+        loss = loss.loss  # as fit wraps every loss
     metrics = _metrics(metric)
     if isinstance(loss, str):
         check_name("loss", loss, LOSSES)
@@ -121,10 +121,10 @@ def fit(
         folder = None
         if adam is not None:
             run.optimizer.load_state_dict(adam)
-            run.optimizer.set_rate(options.learning_rate)  # whatever rate the other training ended with
+            run.optimizer.set_rate(options.learning_rate)  # not the rate of the earlier training
         if out is not None:
             run.fit.folder = Path(out)
-            folder = distributed.first(lambda: open_folder(out, run.config()))  # on rank 0 alone, which writes
+            folder = distributed.first(lambda: open_folder(out, run.config()))  # only on rank 0, which writes
             load_checkpoint(Path(out), run)
         _train(run, folder, progress)
         if run.fit.best:
@@ -170,7 +170,7 @@ def _metrics(metric: str | Metric | Sequence[str | Metric]) -> dict[str, Metric]
 
 
 def _on_device_of(model: nn.Module) -> AbstractContextManager[Any]:
-    """Kernels and streams are those of the current device, which need not be the model's."""
+    """Kernels and streams use the current device, which need not be the model's."""
     first = next(model.parameters(), None)
     return torch.cuda.device(first.device) if first is not None and first.is_cuda else nullcontext()
 
@@ -188,7 +188,7 @@ def save_checkpoint(folder: Path, run: Run) -> None:
     }
     lines = (json.dumps(to_json(entry), allow_nan=False) for entry in run.fit.history)
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
-    save(folder / "checkpoint.pt", state)  # last: of a training that it says is over nothing is written again
+    save(folder / "checkpoint.pt", state)  # last: it marks the training as complete
 
 
 def load_checkpoint(folder: Path, run: Run) -> None:
@@ -227,7 +227,7 @@ def adam_of(fit: Fit) -> dict[str, Any]:
 
 
 def write_result(folder: Path, run: Run) -> None:
-    """The model's weights, its best epochs, and where it was trained."""
+    """The model's weights, its best epochs, and its device."""
     best = {name: {"epoch": b.epoch, "value": b.value} for name, b in run.fit.best.items()}
     save(folder / "model.pt", run.model.state_dict())
     write_json(folder / "environment.json", environment(next(run.model.parameters()).device))

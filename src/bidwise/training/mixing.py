@@ -2,7 +2,7 @@
 shuffled together.
 
 A pass reads every block once, from its first row to its last, so that a table on the disk is read in long stretches,
-and what it holds in memory are the rows of ``MIX`` blocks. A batch then has ads of ``MIX`` random stretches of the
+and memory contains the rows of ``MIX`` blocks. A batch then has ads of ``MIX`` random stretches of the
 table; two ads of one stretch meet in a batch more often than others do.
 """
 
@@ -45,7 +45,7 @@ class Mixed:
         return found[start - begin : stop - begin]
 
     def _shuffled(self, part: int) -> Tensor:
-        """The things of ``MIX`` blocks; those of the next are read meanwhile."""
+        """The items of ``MIX`` blocks; the next ones are read meanwhile."""
         if self.ahead is not None and part + 1 < len(self.seeds):
             Thread(target=self.ahead, args=[self._things(part + 1)], name="bidwise-ahead", daemon=True).start()
         things = self._things(part)

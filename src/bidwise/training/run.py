@@ -25,7 +25,7 @@ from bidwise.training.batches import Batch, Epoch, Resident, Shuffle, Streamed, 
 from bidwise.training.guard import Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
-WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
+WARM = 3  # steps before a graph is captured: kernels are compiled, and one-time work is done
 ALARMS = 2  # of `diagnose`, in an error
 OWN_LOSSES = (WelfareLoss, BidWeightedLogLoss, Variants)
 
@@ -96,7 +96,7 @@ class Run:
         self.taken = 0  # steps since this object was made
 
     def config(self) -> dict[str, Any]:
-        """What a run is resumed by."""
+        """The state that resumes a run."""
         valid = None if self.valid is None else fingerprint(self.valid)
         return self.settings | {"train": fingerprint(self.train), "valid": valid}
 
@@ -116,13 +116,13 @@ class Run:
         return impatient or self.epochs_done >= self.options.epochs - NEAR
 
     def resume(self, position: Position) -> None:
-        """Continue from ``position``: the pass is drawn again, and what was seen of it is skipped."""
+        """Continue from ``position``: the pass is drawn again, and its finished part is skipped."""
         self.position = position
         self.shuffle.restart(position.randoms)
         self.begin()
 
     def begin(self) -> None:
-        """Draw the order of a pass; a GPU need not wait for that of the next."""
+        """Draw the order of a pass; a GPU need not wait for the next one."""
         more = self.position.passes + 1 < self.options.epochs
         self.epoch = self.shuffle.next(ahead=more and self.device.type == "cuda")
         self.source.begin(self.epoch)
@@ -142,7 +142,7 @@ class Run:
         return self.position.seen == len(self.train)
 
     def take_step(self) -> None:
-        """The step on the next batch, of the next pass where this one has ended."""
+        """The step on the next batch, of the next pass if this one has ended."""
         position = self.position
         if self._passed:
             total = None if position.total is None else position.total.zero_()
@@ -166,7 +166,7 @@ class Run:
         position.seen += stop - start
 
     def _wants_graph(self, asked: bool | None) -> bool:
-        """Whether the step is to be a graph, which must have nothing that waits for the GPU."""
+        """Whether the step becomes a graph, which must not wait for the GPU."""
         missing = {
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
             "one rank": not distributed.several(),
@@ -175,7 +175,7 @@ class Run:
         }
         if asked and not all(missing.values()):
             lacking = " and ".join(name for name, there in missing.items() if not there)
-            raise InputError(f"graph=True needs {lacking}, found none; graph=None takes what there is")
+            raise InputError(f"graph=True needs {lacking}, found none; graph=None uses a graph only if possible")
         return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
@@ -237,7 +237,7 @@ class Run:
         raise NotFiniteError(f"the {what} not finite after epoch {self.epochs_done:.4g}{who}; {self.explained()}")
 
     def explained(self, alarms: Sequence[str] = ()) -> str:
-        """Why a loss may not be finite, and what to do; ``alarms`` of the diagnosis before the rest."""
+        """Why a loss may not be finite, and remedies; ``alarms`` of the diagnosis first."""
         features = self.train.features
         if features.is_floating_point() and (wrong := int((~torch.isfinite(features)).sum())):
             return f"train.features must be finite, found {wrong} that are not"
@@ -250,8 +250,8 @@ class Run:
         )
 
     def evaluate(self) -> None:
-        """The metrics of this epoch, and the weights where they are the best so far."""
-        distributed.copy_first(list(self.model.buffers()))  # parts of others may keep what each rank has seen
+        """The metrics of this epoch, and the weights if they are the best so far."""
+        distributed.copy_first(list(self.model.buffers()))  # other modules may store what each rank has seen
         self.check()
         epoch = self._evaluated()
         entry: dict[str, Any] = {"epoch": epoch, "loss": self.losses.double().cpu()}
@@ -273,7 +273,7 @@ class Run:
         self.fit.history.append(entry)
 
     def _evaluated(self) -> float:
-        """Epochs at this evaluation; where a batch reaches several of them they are one, the last."""
+        """Epochs at this evaluation; if a batch reaches several of them, only the last counts."""
         done, every = self.epochs_done + NEAR, self.options.every
         self.position.evaluations = max(self.position.evaluations + 1, int(done / every))
         return self.options.epochs if done >= self.options.epochs else whole(every * self.position.evaluations)
@@ -293,7 +293,7 @@ _MIXED, _BEFORE = threading.Lock(), list[str]()  # torch's setting before each r
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
     """Products of matrices in TF32 for ``mixed``, for all threads until the last that asked is done."""
-    if precision == "float32":  # whatever torch is set to
+    if precision == "float32":  # regardless of torch's setting
         yield
         return
     with _MIXED:

@@ -24,7 +24,7 @@ from bidwise.models.widening import Prior
 from bidwise.segments import Auctions
 
 State = dict[str, Tensor]
-NEAR = 1e-9  # of an epoch: what sums of fractions may miss
+NEAR = 1e-9  # of an epoch: tolerance for sums of fractions
 ALONE = 2**14  # numbers that torch leaves to one thread: several would round sums, and the ends of their parts, apart
 NUMBERS_AT_ONCE = {"cpu": 2**21, "cuda": 2**27}  # features and activations in flight while predicting
 
@@ -46,7 +46,7 @@ def logits_of(model: nn.Module, features: Tensor) -> Tensor:
 
 
 def logits_across(model: nn.Module, features: Tensor) -> Tensor:
-    """The same on several ranks, each of which computes its part; all get all logits."""
+    """The same on several ranks: each computes its part, and all get all logits."""
     ranks, here = distributed.count(), distributed.rank()
     if ranks == 1:
         return logits_of(model, features)
@@ -104,7 +104,7 @@ def mean_welfare(logits: Tensor, worth: Tensor, bids: Tensor, offsets: Tensor | 
     """
     ecpm = ctr_of(logits) * bids
     if offsets is not None:
-        offsets = offsets.cpu()  # where a common size is looked for
+        offsets = offsets.cpu()  # needed to find a common size
     auctions = Auctions.of(ecpm[(0,) * (ecpm.dim() - 1)], offsets)  # the same for all models
     total = ecpm.new_zeros(ecpm.shape[:-1], dtype=torch.float64)
     for block in auctions.blocks():
@@ -118,7 +118,7 @@ def mean_welfare(logits: Tensor, worth: Tensor, bids: Tensor, offsets: Tensor | 
             table = table.where(block.filled.to(table.device), -torch.inf)
         top, winner = table.max(-1, keepdim=True)
         won = gain.expand(table.shape).gather(-1, winner).squeeze(-1).double()
-        shown = ~(table < top)  # all ads where one is NaN
+        shown = ~(table < top)  # all ads if one is NaN
         if int(torch.count_nonzero(shown)) > won.numel():
             won = (gain.double() * shown).sum(-1) / shown.sum(-1)
         total += won.sum(-1)
@@ -136,7 +136,7 @@ class Metric:
 
 
 def _members(logits: Tensor, *columns: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """The columns as each member of ``logits`` sees them, ``None`` where there is none."""
+    """The columns as each member of ``logits`` sees them, ``None`` if there is none."""
     number = logits.shape[:-1].numel()
     rows = ([None] * number if x is None else x.expand_as(logits).reshape(number, -1) for x in columns)
     return zip(*rows, strict=True)
@@ -147,7 +147,7 @@ def _numbers(logits: Tensor, found: list[float]) -> Tensor:
 
 
 def _welfare(logits: Tensor, ads: Ads, labels: Tensor | None = None) -> Tensor:
-    """In the auctions of the ads, or in all that could be drawn."""
+    """In the auctions of the ads, or in every possible one."""
     labels = ads.labels if labels is None else labels
     size, weights = ads.auction_size, ads.weights
     if size is None:
@@ -209,7 +209,7 @@ METRICS = {
 class Best:
     """The best epoch of every member by one metric, and its weights then."""
 
-    epoch: Tensor  # (*members) int64, float64 where a run is evaluated within epochs
+    epoch: Tensor  # (*members) int64, float64 if a run is evaluated within epochs
     value: Tensor  # (*members) float64
     state: State = field(repr=False)
 
@@ -218,7 +218,7 @@ class Best:
 class Fit:
     """A trained model and its training.
 
-    ``model`` has the weights of its best epoch by the first metric, or the last ones where nothing was validated;
+    ``model`` has the weights of its best epoch by the first metric, or the last ones without validation;
     ``best`` has the best weights by each metric, ``last`` the last ones. ``history`` has one entry for each evaluated
     epoch: ``epoch``, ``loss`` (mean over its batches) and every metric, ``(*members)``.
     """
@@ -234,7 +234,7 @@ class Fit:
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
     def keep(self, metric: Metric, value: Tensor, epoch: Tensor, patience: float | None) -> None:
-        """Keep this epoch for the members whose best it is so far and whose patience has not run out."""
+        """Keep this epoch for members with patience left for which it is the best so far."""
         best = self.best.get(metric.name)
         if best is None:
             self.best[metric.name] = Best(epoch.expand(value.shape).clone(), value, self.state())
@@ -251,7 +251,7 @@ class Fit:
             best.state[key] = torch.where(mask, parameter.detach(), best.state[key])
 
     def stopped(self, name: str, patience: float | None) -> Tensor:
-        """Members whose patience with a metric has run out: they keep what they would have if trained alone."""
+        """Members without patience left for a metric: they keep the weights they would have if trained separately."""
         best = self.best[name]
         if patience is None or not self.history:
             return torch.zeros_like(best.epoch, dtype=torch.bool)
