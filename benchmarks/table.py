@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks import device_table
 from benchmarks.harness import DOCS, RESULTS, read
-from benchmarks.rivals import CHOSEN_ON, METHODS, NEW
+from benchmarks.rivals import CHOSEN_ON, METHODS, NEW, compared
 
 
 def write_page(folder: Path = DOCS / "results") -> Path:
@@ -371,9 +371,9 @@ def rivals(rows: list[dict[str, str]]) -> str:
         "| kind, rows | method | tables | welfare | to logistic regression | AUC | log loss | seconds | memory |",
         "|---" * 9 + "|",
     ]
-    measured = {(row["kind"], row["seed"]) for row in rows if row["method"] == "bidwise"}
-    for kind in [*CHOSEN_ON, *NEW]:
-        here = [row for row in rows if row["kind"] == kind and (kind, row["seed"]) in measured]
+    rows = compared(rows)
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        here = [row for row in rows if row["kind"] == kind]
         base = {row["seed"]: float(row["welfare"]) for row in here if row["method"] == "logistic"}
         for name in [name for name in METHODS if any(row["method"] == name for row in here)]:
             own = [row for row in here if row["method"] == name]
