@@ -53,6 +53,7 @@ def rivals() -> Figure:
                 axes.plot(statistics.mean(welfare), place, "|", color=colour, markersize=13, markeredgewidth=2.5)
         axes.set_yticks(range(len(here)), [METHODS[name].title.replace("`", "") for name in reversed(here)])
         axes.set_title(kind)
+        axes.locator_params(axis="x", nbins=2)
     figure.supxlabel("welfare, % of the optimum: mean (bar) and tables (dots)", fontsize=9)
     return figure
 
