@@ -83,7 +83,7 @@ SHORT = "--set train.epochs=2 model.hidden=8"
 EXPERIMENT = Path(__file__).parent.parent / "docs" / "results" / "misspecified"
 JOBS = {  # named as in results/kills.log
     "prepare": Job("prepare ../in/raw.tsv out --min-count 2", paper_main),
-    "train": Job(f"train ../in/ads.csv {ROLES} --budget 2 {SHORT} --out out"),
+    "train": Job(f"train ../in/ads.csv {ROLES} --budget-seconds 5 {SHORT} --out out"),
     "refresh": Job("train ../in/tomorrow.parquet --continue ../in/run --out out"),
     "reproduce": Job(
         "synthetic --repeats 1 --epochs 2 --losses log_plus --validation-auctions 20 --protocol converged --out out",

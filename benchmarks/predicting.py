@@ -82,7 +82,16 @@ def main(rows: int = ROWS) -> None:
         copies = -(-rows // len(world))
         pl.concat([world.lazy()] * copies).head(rows).drop("click", "bid").sink_parquet(table)
         pl.scan_parquet(table).sink_csv(table.with_suffix(".csv"))
-        train(world, out=folder / "run", click="click", bid="bid", recipe="single", budget=1, model="deepfm", epochs=1)
+        train(
+            world,
+            out=folder / "run",
+            click="click",
+            bid="bid",
+            recipe="single",
+            budget_seconds=0.0,
+            model="deepfm",
+            epochs=1,
+        )
         found += measured(folder / "run", table)
     write("predicting", found, polars=version("polars"))
 

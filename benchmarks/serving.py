@@ -123,7 +123,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, recipe in RECIPES.items():
             out = Path(folder) / recipe
-            options = {"click": "click", "bid": "bid", "model": "dcnv2", "recipe": recipe, "epochs": 1, "budget": 1}
+            options = {
+                "click": "click",
+                "bid": "bid",
+                "model": "dcnv2",
+                "recipe": recipe,
+                "epochs": 1,
+                "budget_seconds": 0.0,
+            }
             bidwise.table.train(table, out=out, **options)
             export_onnx(out, out / "ctr.onnx")
             scorer = Scorer(out / "ctr.onnx")

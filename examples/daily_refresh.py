@@ -20,7 +20,7 @@ DAYS, AUCTIONS, ADS = 7, 4_000, 10  # each day
 SITES, BRANDS, NEW = 30, 40, 60  # new creatives a day; each is shown for about three days
 TURN = 0.15  # radians that tastes turn a day
 ROLES = {"click": "click", "bid": "bid", "auction": "auction", "time": "time", "truth": "truth"}
-MODEL = {"model": "dcnv2", "recipe": "single", "budget": 1}
+MODEL = {"model": "dcnv2", "recipe": "single", "budget_seconds": 0.0}
 
 
 def day_of_ads(day, seed=0):

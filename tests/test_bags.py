@@ -204,13 +204,14 @@ def test_ids_of_lists_keep_repeats_and_drop_what_is_missing():
 
 
 def test_a_store_has_a_column_for_each_slot(run):
-    store, model = Store(run / "store"), bidwise.load(run)
+    store = Store(run / "store")
     assert [(field.name, field.slots) for field in store.fields] == [("interests", 4), ("codes", 4), ("site", 1)]
     assert store.column("train", "features").shape == (1200, 9)
     rows = pl.read_parquet(run / "test.parquet")["row"].to_list()
     table = logged()[rows]
-    assert np.array_equal(model.encoder.encode(table).ids, store.column("test", "features"))
-    words = model.encoder.columns[0].vocabulary.to_list()
+    encoder = Encoder.read(store.folder)  # of the tested model
+    assert np.array_equal(encoder.encode(table).ids, store.column("test", "features"))
+    words = encoder.columns[0].vocabulary.to_list()
     for row, ids in zip(table["interests"].to_list(), store.column("test", "features")[:, :4].tolist(), strict=True):
         known = [2 + words.index(x) for x in row or []]
         assert ids == (known + [1] * 4)[:4]

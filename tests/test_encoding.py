@@ -134,7 +134,7 @@ def test_an_encoder_is_written_and_read(tmp_path):
     words = ["ü", 'a "quote"', "line\n      ]", "a,\n b", *map(str, range(50)), "x" * 100]
     columns = [
         Categorical('"', words, "number", 0.25, ("?",)),
-        Numeric("n", (1.0, 2.5), (1.0, 9.0), (-1.0, 1.0), 1.0, 9.0),
+        Numeric("n", (1.0, 2.5), 1.0, 9.0),
     ]
     encoder = Encoder((*columns, Categorical("none", []), Bag("bag", ["é"], slots=3, separator=" ")))
     encoder.write(tmp_path)

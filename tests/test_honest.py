@@ -73,7 +73,14 @@ def test_training_on_shuffled_clicks_learns_nothing_and_says_so(tmp_path, seed):
     table = {"site": random.integers(0, 20, 6_000).astype(str), "age": random.random(6_000), "bid": np.ones(6_000)}
     rates = 0.1 + 0.03 * table["site"].astype(int)
     clicks = (random.random(6_000) < rates).astype(int)
-    options = {"bid": "bid", "click": "click", "model": "logistic_regression", "budget": 1, "epochs": 2, "seed": seed}
+    options = {
+        "bid": "bid",
+        "click": "click",
+        "model": "logistic_regression",
+        "budget_seconds": 0.0,
+        "epochs": 2,
+        "seed": seed,
+    }
     areas = {}
     for name, column in (("true", clicks), ("shuffled", random.permutation(clicks))):
         result = train(table | {"click": column}, out=tmp_path / name, recipe="auto", **options)

@@ -141,7 +141,7 @@ def test_errors_name_the_file_of_several_and_the_row_or_line_in_it(tmp_path, sma
 
 def test_a_full_disk_is_refused_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    with pytest.raises(bidwise.InputError, match=r"out must have 0\.3 MB free for 4,000 rows, found 0\.0 MB"):
+    with pytest.raises(bidwise.InputError, match=r"out must have 0\.5 MB free for 4,000 rows, found 0\.0 MB"):
         prepare(table_of(), config_of(), tmp_path / "run")
 
 

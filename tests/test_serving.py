@@ -221,6 +221,7 @@ def test_a_scorer_has_the_ids_of_the_encoder():
         )
     )
     scorer = scoring.Scorer.__new__(scoring.Scorer)
+    scorer.crosses = []
     scorer.columns = {column["name"]: scoring._ids(column) for column in encoder.to_json()["columns"]}
     rows = {
         "a": ["7.0", "x", "?", "-", "y", "+7", ""],
@@ -240,7 +241,7 @@ def test_an_export_is_a_graph_and_its_encoder(file, run):
     about = json.loads(file.with_suffix(".json").read_text())
     assert about["format"] == "bidwise scorer"
     assert about["columns"] == bidwise.load(run).encoder.to_json()["columns"]
-    assert about["model"] == {"model": "dcnv2", "members": 2, "recipe": "ensemble", "loss": "log_loss"}
+    assert about["model"] == {"members": ["dcnv2", "dcnv2"], "recipe": "ensemble", "loss": "log_loss"}
     assert list(about)[-1] == "checksum"
     assert 0 <= about["difference"] <= 1e-5
     session = scoring.Scorer(file).session

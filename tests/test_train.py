@@ -27,8 +27,10 @@ from bidwise.table.results import TrainResult
 
 ROLES = {"click": "click", "bid": "bid"}
 
-AUTO = {"model": "logistic_regression", "epochs": 2, "learning_rate": 0.02, "members": 2}
-AUTO |= {"ignore": ["truth", "auction", "time"]}
+AUTO = {"recipe": "auto", "model": "logistic_regression", "epochs": 2, "learning_rate": 0.02, "members": 2}
+AUTO |= {"ignore": ["truth", "auction", "time"], "refit": False}
+FITS = {"search-1", "search-2", "search-1-short", "search-2-short"}
+SMALL = SMALL | {"refit": False}
 TAUGHT = SMALL | {"loss": "log_plus_teacher", "epochs": 4, "learning_rate": 0.05}
 
 
@@ -278,7 +280,7 @@ def test_auto_compares_on_auctions_that_chose_nothing_else(auto):
     assert (auto.result.table.auctions("valid"), choice.auctions) == (None, None)
     assert choice.ads == ads // 2
     folders = {path.name: path for path in (auto.folder / "fits").iterdir()}
-    assert set(folders) == {"search-1", "search-2", "ensemble-2", *CONTESTANTS}  # its first member is the baseline
+    assert set(folders) == {*FITS, "ensemble-2", *CONTESTANTS}  # its first member is the baseline
     fits = {tomllib.loads((path / "config.toml").read_text())["valid"] for path in folders.values()}
     assert len(fits) == 1
     assert f"({ads - ads // 2}," in fits.pop()
@@ -296,7 +298,7 @@ def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
     result = undecided.result
     assert (result.chosen, result.choice, list(result.fits)) == ("log_loss", None, ["log_loss"])
     assert not result.power.half_width <= 0.03
-    assert {path.name for path in (undecided.folder / "fits").iterdir()} == {"search-1", "search-2"}
+    assert {path.name for path in (undecided.folder / "fits").iterdir()} == FITS
     (said,) = untrained(result)
     assert said.startswith("No other recipe was trained: ")
     assert said in (undecided.folder / "report.html").read_text()
@@ -304,16 +306,16 @@ def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
 
 
 def test_without_a_search_there_is_no_runner_up_and_all_recipes_are_compared(table, tmp_path):
-    found = train(table, out=tmp_path / "run", **ROLES, **AUTO, budget=1)
+    found = train(table, out=tmp_path / "run", **ROLES, **AUTO, budget_seconds=0.0)
     assert (found.search, found.power) == (None, None)
     assert [each.name for each in found.choice.candidates] == ["log_loss", *CONTESTANTS]
 
 
 def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
     found, ads = auto.result.search, auto.result.table.splits["train"].ads
-    assert [each.recipe.l2 for each in found.attempts] == [0.1 / ads, 1.0 / ads]
-    best = next(each for each in found.attempts if each.setting == found.chosen)
-    lowest = min(each.value for each in found.attempts)
+    assert [each.recipe.l2 for each in found.attempts[:2]] == [0.1 / ads, 1.0 / ads]
+    best = next(each for each in found.attempts[2:] if each.setting == found.chosen)
+    lowest = min(each.value for each in found.attempts[2:])
     assert best.value < 1.02 * lowest  # two logistic regressions: the other may be as good on so few clicks
     for fit in auto.result.fits.values():
         assert (fit.recipe.l2, fit.recipe.model) == (best.recipe.l2, "logistic_regression")
@@ -322,7 +324,7 @@ def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
     assert f"logistic_regression, l2 {best.recipe.l2:g}, 2 epochs, cosine, batch 64, rate 0.02" in page
     said = summary(auto.result)
     assert "Of 2 settings, this one had the best validation log loss: logistic_regression" in said
-    assert "The tested model is served, calibrated on validation ads (logit ×" in said
+    assert "The tested model is served, " in said
 
 
 def test_what_a_user_sets_is_the_same_in_all_settings_of_the_search():
@@ -333,7 +335,7 @@ def test_what_a_user_sets_is_the_same_in_all_settings_of_the_search():
     assert [each.model for each in candidates(resolved(told | {"model": {"name": "dcnv2"}}))] == ["dcnv2"]
     assert {each.model for each in candidates(resolved(told | {"model": {"embedding": 4}}))} == {"deepfm"}
     assert {each.model for each in candidates(resolved(told | {"model": {"cross": 4}}))} == {"dcnv2"}
-    assert len(candidates(resolved(told, {"train.budget": 2}))) == 2
+    assert len(candidates(resolved(told, {"train.budget_seconds": 0.0}))) == 1
     assert len(candidates(resolved(told, {"train.loss": "log_plus"}))) == 1
     assert candidates(resolved(told, {}, ["train.schedule=constant"]))[0].patience == 2
     assert candidates(resolved(told, {}, ["train.schedule=cosine"]))[0].patience is None
@@ -373,7 +375,7 @@ def test_an_ensemble_of_another_loss(table, tmp_path):
         "ensemble": ("log_plus", 2),
     }
     about = json.loads((tmp_path / "run" / "model.json").read_text())
-    assert (about["recipe"], about["loss"], about["members"]) == ("ensemble", "log_plus", 2)
+    assert (about["recipe"], about["loss"], len(about["members"])) == ("ensemble", "log_plus", 2)
 
 
 def test_a_search_that_is_cut_off_resumes(table, tmp_path):
@@ -387,7 +389,7 @@ def test_a_search_that_is_cut_off_resumes(table, tmp_path):
             raise Stop
         seen.append(done) if work == "training" else None
 
-    told = {**ROLES, "loss": "log_loss", "ignore": ["truth"], "epochs": 2, "budget": 3}
+    told = {**ROLES, "loss": "log_loss", "ignore": ["truth"], "epochs": 2, "budget_seconds": 1e9}
     with pytest.raises(Stop):
         train(table, out=tmp_path / "run", **told, progress=stop)
     assert seen == sorted(seen)
@@ -396,7 +398,7 @@ def test_a_search_that_is_cut_off_resumes(table, tmp_path):
     whole = train(table, out=tmp_path / "whole", **told)
     assert resumed.search == whole.search
     assert resumed.validation == whole.validation
-    assert [each.epochs for each in whole.search.attempts[:3]] == [0.5, 2, 2]  # a network, and the linear ones in full
+    assert [each.epochs for each in whole.search.attempts[:3]] == [0.5, 0.5, 0.5]
     assert {each.epochs for each in whole.search.attempts[3:]} == {2}
 
 
@@ -432,7 +434,7 @@ BAD = {
     "all clicked": ({}, {"click": 1}, r"column 'click' must have 0 and 1, found that all of the ads were clicked"),
     "no bid": ({}, {"bid": 0.0}, r"row 0 .*column 'bid': found 0, and .* more rows like it; a bid must be above 0"),
     "NaN bid": ({}, {"bid": float("nan")}, r"row 0 .*column 'bid': found "),
-    "one auction": ({"auction": "auction"}, {"auction": 7}, r"must have at least 20 auctions .*, found one: what"),
+    "one auction": ({"auction": "auction"}, {"auction": 7}, r"must have at least 20 auctions .*, found one: their"),
     "missing auction": ({"auction": "auction"}, {"auction": None}, r"row 0 .*column 'auction': found"),
     "time that is text": ({"time": "site"}, {}, r"row 0 .*column 'site': found 's\d'"),
     "unknown loss": ({"loss": "log_pluss"}, {}, r"loss must be one of .* did you mean 'log_plus'\?"),
@@ -513,7 +515,7 @@ def test_sections_and_settings_that_nobody_knows():
         ({}, ["train.recipe=distilled", "train.loss=log_plus"], r"train.loss of recipe distilled must be one of disti"),
         ({}, ["train.recipe=single", "train.members=3"], r"train.members is of recipes ensemble and distilled, found"),
         ({}, ["train.recipe=ensemble", "train.members=1"], r"train.members must be at least 2, found 1"),
-        ({}, ["train.budget=0"], r"train.budget must be at least 1, found 0"),
+        ({}, ["train.budget_seconds=-1"], r"train.budget_seconds must be .*, found -1"),
         ({}, ["train.loss=log_plus", "train.click_share=0.5"], r"click_share is of losses with a teacher"),
         ({}, ["train.loss=distilled", "train.click_share=1"], r"click_share must be in \[0, 1\), found 1"),
         ({}, ["model.hidden=8", "model.name=logistic_regression"], r"hidden is no option of logistic_regression"),
@@ -579,7 +581,7 @@ def test_text_with_another_separator_and_without_a_header(table, tmp_path):
     words = [*("--click", "column_1", "--bid", "column_2", "--model", "logistic_regression", "--loss", "log_loss")]
     words += ["--set", "train.epochs=3", "train.learning_rate=0.02", "--separator", ";", "--no-header"]
     out = tmp_path / "bare"
-    command = ["train", str(tmp_path / "bare.csv"), *words, "--out", str(out), "--device", "cpu"]
+    command = ["train", str(tmp_path / "bare.csv"), *words, "--no-refit", "--out", str(out), "--device", "cpu"]
     app(command, exit_on_error=False, result_action="return_value")
     named = train(tmp_path / "named.csv", out=tmp_path / "named", **told)
     assert read_result(out, TrainResult).validation == named.validation

@@ -38,7 +38,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"model": "deepfm", "l2": 8e3, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_FM},
     {"model": "dcnv2", "l2": 1e5, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
 )
-LARGEST = {"dcnv2": 1.0, "deepfm": 0.01}  # L2 beyond which vectors may never leave 0
+LARGEST = {"dcnv2": 1.0, "deepfm": 0.01, SIMPLEST: 1.0}  # L2 beyond which vectors may never leave 0
 STEPS = 150  # of an epoch, about, and so the size of batches
 BATCHES = (64, 4096)  # the smallest and the largest
 MOST = 10  # times the epochs, in small tables
@@ -144,7 +144,8 @@ def searched(
     **options: Any,
 ) -> tuple[Search, list[Served]]:
     """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, by
-    itself and combined with the best regression: all attempts, and the best two, best first.
+    itself and combined with the best regression; without a regression the best two in full. Returns all attempts, and
+    the best two, best first.
 
     Networks are compared only with networks until one is trained in full. Few validation clicks would choose by
     chance: with fewer than `FEW` the regression is chosen, and with fewer than `SOME` the mean of it and the network,
@@ -174,7 +175,8 @@ def searched(
     tried = affordable(recipes, len(ads), fields, limit)
     costs = {number: 0.0 if recipe.solved else seconds(recipe, len(ads), fields) for number, recipe in tried}
     networks = [(number, recipe) for number, recipe in tried if not recipe.solved]
-    total = SHORT * sum(costs.values()) * (len(networks) > 1) + max(costs.values())
+    finals = 1 if len(networks) < len(tried) else 2  # there is something to compare with
+    total = SHORT * sum(costs.values()) * (len(networks) > 1) + sum(sorted(costs.values())[-finals:])
     attempts: list[Attempt] = []
     models: list[tuple[float, int, Served]] = []  # in full
     done = 0.0
@@ -211,9 +213,11 @@ def searched(
             found = run([call(number, part, "-short") for (number, _), part in zip(networks, short, strict=True)])
             values = [added(*each, served) for each, served in zip(networks, found, strict=True)]
             order = sorted(range(len(networks)), key=lambda at: values[at])
-        number, recipe = networks[order[0]]
-        network = run([call(number, recipe)])[0]
-        in_full(number, recipe, network)
+        finalists = [networks[at] for at in order[:finals]]
+        found = run([call(*each) for each in finalists])
+        for each, served in zip(finalists, found, strict=True):
+            in_full(*each, served)
+        (number, recipe), network = finalists[0], found[0]
         if regressions := [each for each in models if each[2].recipe.solved]:
             fits = (*network.fits, *min(regressions, key=lambda each: each[:2])[2].fits)
             both = replace(recipe, beside=True)

@@ -204,10 +204,11 @@ class Train:
 
     @property
     def searches(self) -> bool:
-        """Whether settings are searched: by default if no loss but the log loss is named."""
+        """Whether settings are searched: by default for a single model of the log loss."""
         if self.budget_seconds is not None:
             return self.budget_seconds > 0
-        return self.continue_from is None and (self.recipe == AUTO or self.loss in (BASELINE, DISTILLED))
+        plain = self.recipe == SINGLE and self.loss == BASELINE
+        return self.continue_from is None and (self.recipe == AUTO or plain)
 
     @property
     def name(self) -> str:
