@@ -101,8 +101,7 @@ def models_table(evaluation: Evaluation) -> Table:
 
 def _against(evaluation: Evaluation, name: str) -> Cell:
     """The change of welfare of a model or a reference against the baseline, if they were compared."""
-    pair = (name, evaluation.baseline)
-    found = next((each for each in (*evaluation.of_metric("welfare"), *evaluation.against) if each.pair == pair), None)
+    found = evaluation.welfare_pairs.get((name, evaluation.baseline))
     if found is None:
         return Cell(NONE)
     return Cell(f"{found.lift:%}", found.outcome if found.outcome.clear and name in evaluation.models else "")
@@ -138,7 +137,7 @@ def verdict(evaluation: Evaluation) -> list[Line]:
 def reference_line(evaluation: Evaluation, model: str) -> Line:
     """The welfare of a model with its interval, against a ranking that needs no model."""
     reference = BY_BID if BY_BID in evaluation.references else AT_RANDOM
-    found = next(each for each in evaluation.against if each.pair == (model, reference))
+    found = evaluation.welfare_pairs[model, reference]
     if found.outcome is Outcome.SAME:
         return Line("same", f"{model} shows the same ads as {RANKINGS[reference]}.")
     level = str(evaluation.models[model].intervals["welfare"])

@@ -64,8 +64,7 @@ def _as_predictions(result: TrainResult) -> str:
 
 def _refreshed(result: TrainResult, refresh: Refresh) -> Iterator[Line]:
     """Which of the two models is better, and the state of the older one."""
-    pairs = result.evaluation.of_metric("welfare")
-    outcome = next(each.outcome for each in pairs if each.pair == (REFRESHED, PREVIOUS))
+    outcome = result.evaluation.welfare_pairs[REFRESHED, PREVIOUS].outcome
     yield Line(outcome, NEWER[outcome].format(refresh.run))
     yield from comparison_lines(result.evaluation, REFRESHED, PREVIOUS)
     rows, total = counted(result.table.splits["train"].ads, "new training ad"), f"{refresh.ads:,}"
