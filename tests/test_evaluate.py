@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -500,6 +501,15 @@ def test_without_auctions_models_are_compared_at_several_sizes():
     assert "These ads can detect a change of 10 % in auctions of 2, 8 and 32 ads." in str(found)
     one = bidwise.evaluate(table, ctr="fine", click="click", bid="bid")
     assert one.sizes[0].comparisons[0].baseline == "random ad"
+    sure = tuple(replace(each, comparisons=found.sizes[0].comparisons) for each in found.sizes)
+    assert "in auctions of 2, 8, 32 and 256 ads." in str(replace(found, sizes=sure))
+
+
+def test_equal_models_are_not_said_to_be_too_few_to_judge():
+    table = {name: column for name, column in ads_of(600).items() if name != "auction"}
+    said = str(evaluate(table | {"fine": table["rough"]}, auction=None))
+    assert "The models rank all clicked ads alike in auctions of every size." in said
+    assert "too few to detect" not in said
 
 
 def doubted(table, **options):

@@ -58,6 +58,11 @@ class Attempt:
     epochs: float
     value: float
 
+    @property
+    def full(self) -> bool:
+        """Whether the setting was trained as its recipe says; the first round of networks is shorter."""
+        return self.recipe.solved or self.recipe.beside or self.epochs >= self.recipe.epochs
+
 
 @dataclass(frozen=True)
 class Search:
@@ -73,6 +78,13 @@ class Search:
     def passes(self) -> float:
         """Over the training ads, of all attempts together: their epochs."""
         return sum(each.epochs for each in self.attempts)
+
+    @property
+    def leads(self) -> bool:
+        """Whether the chosen setting has the best metric of all trained in full, and is not just the safest."""
+        values = {each.setting: each.value for each in self.attempts if each.full}
+        best = max if METRICS[self.metric].higher_is_better else min
+        return values[self.chosen] == best(values.values())
 
 
 def settings(ads: int) -> list[dict[str, Any]]:
