@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.harness import DOCS, RESULTS, read
-from benchmarks.rivals import METHODS
+from benchmarks.rivals import METHODS, compared
 from bidwise.report.drawing import COLOURS, SOFT, STYLE, UNCLEAR
 
 # Letters are shapes and the ground is white: readable on a dark page, without our fonts, and in print.
@@ -40,7 +40,7 @@ def losses() -> Figure:
 
 def rivals() -> Figure:
     """Welfare of `bidwise train` and of other methods on kinds of simulated tables: means, and one dot a table."""
-    rows = read("rivals")
+    rows = compared(read("rivals"))
     names = [name for name in METHODS if any(row["method"] == name for row in rows)]
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     figure = Figure(figsize=(8, 0.9 + 0.28 * len(names)), layout="constrained")
@@ -53,6 +53,7 @@ def rivals() -> Figure:
                 axes.plot(statistics.mean(welfare), place, "|", color=colour, markersize=13, markeredgewidth=2.5)
         axes.set_yticks(range(len(here)), [METHODS[name].title.replace("`", "") for name in reversed(here)])
         axes.set_title(kind)
+        axes.locator_params(axis="x", nbins=2)
     figure.supxlabel("welfare, % of the optimum: mean (bar) and tables (dots)", fontsize=9)
     return figure
 

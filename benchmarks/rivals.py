@@ -347,5 +347,11 @@ def known() -> list[dict[str, str]]:
     return read("rivals") if (RESULTS / "rivals.csv").exists() else []
 
 
+def compared(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows of tables that `bidwise train` was measured on, by kind."""
+    tables = {(row["kind"], row["seed"]) for row in rows if row["method"] == "bidwise"}
+    return [row for kind in CHOSEN_ON + NEW for row in rows if row["kind"] == kind and (kind, row["seed"]) in tables]
+
+
 if __name__ == "__main__":
     main()

@@ -150,3 +150,30 @@ def test_a_refresh_keeps_combinations_and_what_is_known(run, tmp_path):
     runs = (folder / "run", tmp_path / "next")
     before, after = (np.mean((bidwise.load(path).predict(new) - truth) ** 2) for path in runs)
     assert after < before
+
+
+def test_a_default_run_resumes_and_can_be_repeated_from_its_files(tmp_path):
+    rows, options = table(3_000), {"click": "click", "bid": "bid", "budget_seconds": 1.0}
+    first = bidwise.train(rows, out=tmp_path / "run", **options)
+    assert first.search is not None
+    (tmp_path / "run" / "model.pt").unlink()
+    again = bidwise.train(rows, out=tmp_path / "run", **options)
+    assert again.evaluation.models == first.evaluation.models
+    repeated = bidwise.train(rows, config=tmp_path / "run" / "config.toml", out=tmp_path / "repeated")
+    assert [each.value for each in repeated.search.attempts] == [each.value for each in first.search.attempts]
+    stored = bidwise.train(tmp_path / "run" / "store", out=tmp_path / "stored", model="logistic_regression")
+    assert stored.evaluation.models[stored.chosen].log_loss > 0
+
+
+def test_a_column_called_like_a_combination_is_a_column(tmp_path):
+    rows = table(6_000).rename({"noise": "site × ad"})
+    bidwise.train(rows, out=tmp_path / "run", click="click", bid="bid", truth="truth", model="logistic_regression")
+    model = bidwise.load(tmp_path / "run")
+    assert [cross.name for cross in model.encoder.crosses][-1] == "site × ad combined"
+    assert model.predict(rows[:1])[0] == model.predict(rows)[0]
+
+
+def test_members_of_an_ensemble_are_networks(tmp_path):
+    options = {"click": "click", "bid": "bid", "recipe": "ensemble", "members": 2, "budget_seconds": 1.0}
+    result = bidwise.train(table(2_000), out=tmp_path / "run", **options)
+    assert not result.fits["ensemble"].recipe.solved

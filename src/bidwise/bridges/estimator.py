@@ -21,12 +21,13 @@ from bidwise.data.kinds import Facts
 from bidwise.data.table_files import Block, open_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
-from bidwise.models import MODELS, Ensemble
 from bidwise.models.bags import Values
-from bidwise.study.search import searched
+from bidwise.study.search import budget, searched
 from bidwise.study.served import Served, trained
 from bidwise.table.config import Config, resolved
-from bidwise.table.plan import candidates, recipes
+from bidwise.table.crosses import Rows, with_crosses
+from bidwise.table.model import Member, members_of, network_of
+from bidwise.table.plan import candidates, combines, recipes
 from bidwise.table.prepare import CAP
 from bidwise.values import Floats
 
@@ -165,13 +166,15 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         columns = facts.columns([], numeric=self.numeric, categorical=self.categorical)
         self.columns_ = {column.name: f"{column.use}: {column.reason}" for column in columns}
         self.encoder_ = Encoder.fit(frame[train], columns, min_count=least_count(len(train)), bins=self.bins)
+        plain = len(self.encoder_.names)
+        if valid is not None and combines(config):
+            learned, judged = (Rows.of(known.ads(self.encoder_, part)) for part in (train, valid))
+            self.encoder_ = with_crosses(self.encoder_, learned, judged, least_count(len(train)))
         cardinalities = [field.cardinality for field in self.encoder_.fields]
         ads = known.ads(self.encoder_, train), None if valid is None else known.ads(self.encoder_, valid)
-        served = _served(config, *ads, cardinalities, seed=seed, device=self.device)
+        served = _served(config, *ads, cardinalities, seed=seed, device=self.device, plain=plain)
         self.about_: dict[str, Any] = {
-            "model": served.recipe.model,
-            "options": served.recipe.options,
-            "members": served.recipe.members,
+            "members": [vars(member) for member in members_of(served.recipe, len(cardinalities), plain)],
             "cardinalities": cardinalities,
         }
         self.model_ = served.model.cpu().double().eval()  # double: a row has the same CTR by itself and in a batch
@@ -215,9 +218,9 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(dict(state))
         if "model_" in state:
-            model, options, members, cardinalities = self.about_.values()
-            networks = [MODELS[model](cardinalities, **options) for _ in range(members)]
-            self.encoder_, self.model_ = Encoder.from_json(state["encoder_"]), Ensemble(networks).double().eval()
+            members = [Member(**member) for member in self.about_["members"]]
+            network = network_of(members, self.about_["cardinalities"])
+            self.encoder_, self.model_ = Encoder.from_json(state["encoder_"]), network.double().eval()
             self.model_.load_state_dict({name: torch.tensor(array) for name, array in state["model_"].items()})
 
     def _config(self) -> Config:
@@ -256,15 +259,22 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _served(
-    config: Config, ads: Ads, valid: Ads | None, cardinalities: Sequence[Values], *, seed: int, device: str
+    config: Config,
+    ads: Ads,
+    valid: Ads | None,
+    cardinalities: Sequence[Values],
+    *,
+    seed: int,
+    device: str,
+    plain: int,
 ) -> Served:
     """The model that a recipe leads to: teachers are trained before it, and ``auto`` tries several settings."""
     tried = candidates(config, len(ads))
-    options: dict[str, Any] = {"seed": seed, "device": device, "metric": "log_loss"}
+    options: dict[str, Any] = {"seed": seed, "device": device, "metric": "log_loss", "plain": plain}
     if config.train.recipe == "auto":  # with too few validation rows to choose by, the first setting
         if valid is None:
             return trained(tried[0], ads, None, cardinalities, **options)
-        return searched(tried, ads, valid, cardinalities, **options)[1][0]
+        return searched(tried, ads, valid, cardinalities, limit=budget(len(ads), plain), **options)[1][0]
     models: dict[str, Served] = {}
     for name, recipe in recipes(config, tried[0], len(ads)).items():
         teacher = None if recipe.teacher is None else models[recipe.teacher].model

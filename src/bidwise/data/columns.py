@@ -397,7 +397,7 @@ class Encoder:
 
     def parts(self, ids: NDArray[np.int32], cross: Cross) -> list[NDArray[np.int32]]:
         """The ids of the columns that a cross combines."""
-        starts = {column.name: at.start for column, at in zip(self.columns, self.spans, strict=True)}
+        starts = {column.name: at.start for column, at in zip(self.plain.columns, self.spans, strict=False)}
         return [ids[:, starts[name]] for name in cross.of]
 
     def crossed(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -417,7 +417,7 @@ class Encoder:
         """
         known, columns = {column.name: column for column in fitted.columns}, []
         for column in self.columns:
-            new = known.get(column.name)
+            new = None if isinstance(column, Cross) else known[column.name]
             if isinstance(column, Categorical) and isinstance(new, Categorical):
                 words = column.vocabulary
                 more = new.vocabulary.filter(~new.vocabulary.is_in(words.implode()))

@@ -119,7 +119,16 @@ class Recipe:
 
 
 #: The regression that is solved: one penalty for each column, combinations of columns included.
-SOLVED = Recipe(model="logistic_regression", embeddings=EXACT, l2=None, crosses=True)
+SOLVED = Recipe(
+    model="logistic_regression",
+    embeddings=EXACT,
+    l2=None,
+    crosses=True,
+    epochs=4,  # and the rest, if it has too many weights to be solved
+    batch_size=4096,
+    learning_rate=1e-2,
+    schedule="cosine",
+)
 
 
 def has_lam(loss: str) -> bool:

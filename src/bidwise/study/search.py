@@ -226,7 +226,7 @@ def searched(
         number, recipe = networks[order[0]]
         network = run([call(number, recipe)])[0]
         in_full(number, recipe, network)
-        if regressions := [each for each in models if each[2].recipe.parts[0].solved and each[2].recipe.crosses]:
+        if regressions := [each for each in models if each[2].recipe.solved]:
             fits = (*network.fits, *min(regressions, key=lambda each: each[:2])[2].fits)
             both = replace(recipe, beside=True)
             in_full(len(recipes) + 1, both, trained(both, **shared, known=fits))

@@ -175,8 +175,6 @@ class Train:
         check_name("recipe", recipe, RECIPES)
         loss = self.loss or (DISTILLED if recipe == DISTILLED else BASELINE)
         check_name("loss", loss, LOSSES)
-        if self.budget_seconds is None and (self.continue_from or (self.loss is not None and recipe != AUTO)):
-            object.__setattr__(self, "budget_seconds", 0.0)
         for name, value in {"recipe": recipe, "loss": loss}.items():
             object.__setattr__(self, name, value)
         if recipe == DISTILLED and not needs_teacher(loss):
@@ -203,6 +201,13 @@ class Train:
             if name in given:
                 raise InputError(f"is of {of}, found recipe {recipe} with loss {loss}", argument=name)
         check_seed("seed", self.seed)
+
+    @property
+    def searches(self) -> bool:
+        """Whether settings are searched: by default if no loss but the log loss is named."""
+        if self.budget_seconds is not None:
+            return self.budget_seconds > 0
+        return self.continue_from is None and (self.recipe == AUTO or self.loss in (BASELINE, DISTILLED))
 
     @property
     def name(self) -> str:

@@ -27,8 +27,8 @@ from bidwise.data.columns import Bag, Cross, Encoder, Numeric
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import LOSSES
 from bidwise.models import SparseLogisticRegression
-from bidwise.training.exact import fit_exact
-from bidwise.training.validation import logits_across
+from bidwise.training.exact import MOST, fit_exact
+from bidwise.training.validation import logits_of
 from bidwise.values import FIRST, Floats
 
 ROUNDS = 3  # of testing; from the second on with triples
@@ -36,7 +36,7 @@ EACH = 12  # combinations of a round
 PAIRS = 8  # of those found, extended to triples
 LEAST = 4.0  # z of a combination: exceeded by one of 30,000 without information
 PRIOR = 10.0  # k: a variance of cells of 0.1
-COUNT = 4  # rows, at least, of a combination with an id of its own
+COUNT, SHARE = 4, 50_000  # rows, at least, of a combination with an id of its own, and one of how many
 GROUPS = 16  # of the bins of a number in a combination
 SMOOTH = (8, 24)  # groups of neighbouring bins, which get weights next to those of the bins
 CELLS = 2**21  # beyond, cells are numbered by those that occur
@@ -52,6 +52,11 @@ class Rows:
     ids: NDArray[np.int32]
     ads: Ads  # their features are replaced
 
+    @staticmethod
+    def of(ads: Ads) -> Rows:
+        """Those of ads whose features are plain ids."""
+        return Rows(ads.features.numpy(), ads)
+
     def with_crosses(self, encoder: Encoder, crosses: Sequence[Cross]) -> Ads:
         """The ads with the ids of crosses after the plain ones."""
         more = [cross.table.ids(encoder.parts(self.ids, cross)) for cross in crosses]
@@ -62,8 +67,9 @@ def with_crosses(
     encoder: Encoder, train: Rows, valid: Rows, min_count: int, show: Callable[[float], None] = lambda share: None
 ) -> Encoder:
     """The encoder with columns of neighbouring bins, and with all combinations that the rows speak for."""
-    count = max(COUNT, min_count)
-    made = [_learned(spec, encoder, train.ids, count) for spec in _smoothed(encoder)]
+    if sum(field.values for field in encoder.fields) > MOST:
+        return encoder
+    made = [_learned(spec, encoder, train.ids, min_count) for spec in _smoothed(encoder)]
     names = [
         column.name for column in encoder.columns if not isinstance(column, Bag) and column.field.values > FIRST + 1
     ]
@@ -74,7 +80,7 @@ def with_crosses(
         chosen = _tested(tests, encoder, train, fitted, np.random.default_rng(number))
         if not chosen:
             break
-        more = [_learned(_spec(encoder, of), encoder, train.ids, count) for of in chosen]
+        more = [_learned(_spec(encoder, of), encoder, train.ids, min_count) for of in chosen]
         longer = _Fitted.of(encoder, [*fitted.crosses, *more], train, valid, start=fitted.model)
         worse = longer.losses - fitted.losses
         if float(worse.mean()) > float(worse.std()) / len(worse) ** 0.5:
@@ -85,9 +91,9 @@ def with_crosses(
 
 def relearned(encoder: Encoder, crosses: Sequence[Cross], ids: NDArray[np.int32], min_count: int) -> Encoder:
     """The encoder with the same combinations and words learned from these rows."""
-    sizes, count = {column.name: column.field.values for column in encoder.columns}, max(COUNT, min_count)
+    sizes = {column.name: column.field.values for column in encoder.columns}
     fitting = (replace(cross, sizes=tuple(sizes[name] for name in cross.of)) for cross in crosses)
-    return Encoder((*encoder.columns, *(_learned(cross, encoder, ids, count) for cross in fitting)))
+    return Encoder((*encoder.columns, *(_learned(cross, encoder, ids, min_count) for cross in fitting)))
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,8 @@ class _Fitted:
             model.table.weight.data[: len(start.table.weight)] = start.table.weight.data
         ads, others = (rows.with_crosses(encoder, crosses) for rows in (train, valid))
         fit_exact(model, ads, loss=LOSSES["log_loss"], l2=None)
-        ctr = torch.sigmoid(logits_across(model, ads.features).double()).numpy()
-        logits = logits_across(model, others.features).double()
+        ctr = torch.sigmoid(logits_of(model, ads.features).double()).numpy()
+        logits = logits_of(model, others.features).double()
         return _Fitted(crosses, model, ctr, cross_entropy(logits, others.labels, others.weights, "none"))
 
 
@@ -120,7 +126,10 @@ def _spec(encoder: Encoder, of: tuple[str, ...], groups: int = GROUPS, name: str
     columns = {column.name: column for column in encoder.columns}
     joined = [groups if isinstance(columns[x], Numeric) and columns[x].field.values > FIRST + groups else 0 for x in of]
     sizes = tuple(columns[x].field.values for x in of)
-    return Cross(name or " × ".join(of), NO_WORDS, of=of, sizes=sizes, groups=tuple(joined))
+    name = name or " × ".join(of)
+    while name in columns:  # of the table
+        name += " combined"
+    return Cross(name, NO_WORDS, of=of, sizes=sizes, groups=tuple(joined))
 
 
 def _smoothed(encoder: Encoder) -> list[Cross]:
@@ -135,6 +144,7 @@ def _smoothed(encoder: Encoder) -> list[Cross]:
 
 def _learned(cross: Cross, encoder: Encoder, ids: NDArray[np.int32], count: int) -> Cross:
     """With the words of all combinations that so many rows have, the most frequent first."""
+    count = max(COUNT, count, len(ids) // SHARE)
     words, counts = np.unique(cross.table.keys(encoder.parts(ids, cross)), return_counts=True)
     words, counts = words[counts >= count], counts[counts >= count]
     ordered = pl.Series(words[np.argsort(-counts, kind="stable")], dtype=pl.Int64)
@@ -156,7 +166,9 @@ def _tested(
     """The combinations that save most, of those that measurably save anything."""
     counts = np.ones(len(train.ids)) if train.ads.weights is None else train.ads.weights.numpy().astype(np.float64)
     residuals = (train.ads.labels.numpy() - fitted.ctr) * counts
-    variances = fitted.ctr * (1 - fitted.ctr) * counts**2
+    variances = fitted.ctr * (1 - fitted.ctr)
+    if train.ads.weights is not None:  # clicks and other ads may count differently
+        variances = residuals**2
     half = random.random(len(residuals)) < 0.5
     seen = []
     for of in tests:

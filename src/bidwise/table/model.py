@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -20,9 +20,10 @@ from bidwise.data.table_files import BadRow, Source, Table, check_process, open_
 from bidwise.json_files import from_json, read_json
 from bidwise.losses.definition import ctr_of
 from bidwise.models import MODELS, Ensemble
-from bidwise.models.bags import values_and_slots
+from bidwise.models.bags import Values, values_and_slots
 from bidwise.run_folder import check_files
 from bidwise.run_folder import load as read_weights
+from bidwise.study.recipe import Recipe
 from bidwise.table.config import read_toml
 from bidwise.urls import check_on_disk
 from bidwise.values import Floats
@@ -67,14 +68,14 @@ class Drift:
     range of the training rows, and cells that are no numbers."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self.known = {column.name: column.unknown for column in encoder.columns}
+        self.known = {column.name: column.unknown for column in encoder.plain.columns}
         self.filled = np.zeros(len(self.known), np.int64)
         self.unknown = np.zeros(len(self.known), np.int64)
 
     def add(self, rows: Encoded) -> None:
         """Take in some rows."""
-        self.filled += rows.filled
-        self.unknown += rows.unknown
+        self.filled += rows.filled[: len(self.known)]  # crosses come last
+        self.unknown += rows.unknown[: len(self.known)]
 
     @property
     def shares(self) -> dict[str, float]:
@@ -198,15 +199,25 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
     return Model(folder, about, encoder, _network(about, folder / "model.pt").to(device).eval())
 
 
+def members_of(recipe: Recipe, fields: int, plain: int | None) -> tuple[Member, ...]:
+    """The models that a recipe becomes, over so many fields, of which the ``plain`` ones are no combinations."""
+    return tuple(Member(part.model, part.options, fields if part.crosses else plain or fields) for part in recipe.parts)
+
+
+def network_of(members: Sequence[Member], cardinalities: Sequence[Values]) -> Ensemble:
+    """The untrained models whose mean logit is served."""
+    known = [list(cardinalities[: member.fields]) for member in members]
+    models = [MODELS[member.model](fields, **member.options) for member, fields in zip(members, known, strict=True)]
+    return Ensemble(models, widths=[sum(values_and_slots(fields)[1]) for fields in known])
+
+
 def _network(about: ModelFile, path: Path) -> nn.Module:
     """The model that ``model.json`` describes, with the weights at ``path``."""
     for member in about.members:
         check_name("model", member.model, MODELS)
     weights = read_weights(path)
     try:
-        known = [list(about.cardinalities[: member.fields]) for member in about.members]
-        members = [MODELS[x.model](fields, **x.options) for x, fields in zip(about.members, known, strict=True)]
-        network = Ensemble(members, widths=[sum(values_and_slots(fields)[1]) for fields in known])
+        network = network_of(about.members, about.cardinalities)
         network.load_state_dict(weights)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
         fix = "restore both files from the same run"

@@ -45,7 +45,7 @@ from bidwise.study.search import Search, budget, searched
 from bidwise.study.served import Served, numbers, trained
 from bidwise.table.config import AUTO, Config, nested, option_key, read_toml, resolved
 from bidwise.table.importance import importance
-from bidwise.table.model import MODEL_FILES, Member, ModelFile
+from bidwise.table.model import MODEL_FILES, ModelFile, members_of
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import PREVIOUS, Prepared, is_store, prepare, write_parquet
 from bidwise.table.refresh import STATE, Previous, state_of
@@ -121,7 +121,8 @@ def _roles(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
     if fixed:
         words = f"is fixed in the prepared store {store.folder}, found {values[fixed[0]]!r}; remove it"
         raise InputError(words, argument=fixed[0].removeprefix("data."))
-    return nested(store.schema["config"] if "table" in store.schema else {"data.click": "clicks"})["data"]
+    known = store.schema["config"] if "table" in store.schema else {"data.click": "clicks"}
+    return nested({key: value for key, value in known.items() if key.startswith("data.")})["data"]
 
 
 def run(
@@ -239,6 +240,8 @@ def _trained(
         found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE), best=early)
         search, (models[BASELINE], *others) = found
         plan = recipes(config, models[BASELINE].recipe, len(ads), searched=True)
+        if config.train.recipe == AUTO and models[BASELINE].recipe.parts[-1].solved:
+            plan = {BASELINE: models[BASELINE].recipe}  # members of an ensemble would all be the same
         if held_out is not None and others:
             told_apart = distributed.first(partial(_power, config, models[BASELINE], others[0], held_out), tell=True)
     plan = plan if previous is None else {name: previous.continued(recipe) for name, recipe in plan.items()}
@@ -378,11 +381,10 @@ def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served
             shutil.copyfile(store.folder / name, folder / name)
     save(folder / "model.pt", {name: tensor.cpu() for name, tensor in served.model.state_dict().items()})
     save(folder / STATE, [state_of(fit) for fit in served.fits])
-    all_of, plain = len(store.fields), prepared.plain or len(store.fields)
     about = ModelFile(
         recipe=result.chosen,
         loss=recipe.loss,
-        members=tuple(Member(part.model, part.options, all_of if part.crosses else plain) for part in recipe.parts),
+        members=members_of(recipe, len(store.fields), prepared.plain),
         cardinalities=tuple(store.cardinalities),
     )
     write_json(folder / "model.json", about)

@@ -7,7 +7,7 @@ from typing import Any
 
 from bidwise.losses.named import needs_teacher
 from bidwise.models import MODELS
-from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.recipe import BASELINE, EXACT, ROUGHLY, Recipe
 from bidwise.study.search import settings
 from bidwise.table.config import DISTILLED, ENSEMBLE, REFRESHED, SINGLE, Config, Model
 
@@ -37,12 +37,15 @@ def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> li
     known = settings(ads)
     other = {**known[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
     possible = [each for each in known if model.may_be(each["model"])] or [other]
+    if config.train.recipe in (ENSEMBLE, DISTILLED) and model.name is None:  # of a solution that is always the same
+        possible = [each for each in possible if each.get("embeddings") != EXACT] or possible
     tried = [Recipe(**each | {"options": each.get("options", {}) | options} | own) for each in possible]
     tried = [
         replace(each, patience=PATIENCE) if each.patience is None and each.schedule == "constant" else each
         for each in tried
     ]
-    return list(dict.fromkeys(tried))[: 1 if config.train.budget_seconds == 0 else None]
+    tried = [replace(each, l2=ROUGHLY / ads) if each.l2 is None and not each.solved else each for each in tried]
+    return list(dict.fromkeys(tried))[: None if config.train.searches else 1]
 
 
 def combines(config: Config) -> bool:

@@ -192,7 +192,7 @@ def _encoding(config: Config) -> dict[str, Any]:
     return {k: x for k, x in values.items() if k not in ("data.table", "data.keep")} | {
         "train.seed": config.train.seed,
         "train.refit": config.train.refit,
-        "crosses": combines(config),
+        "train.crosses": combines(config),
     }
 
 
@@ -266,10 +266,11 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
                 writer.column(part, "offsets", length=len(each.offsets))[:] = each.offsets
     leak_encoder = encoders[0]
     if combines(config) and previous is None:
-        encoders[0] = _combined(store, encoders[0], min_count, show)
-        for writer, encoder in zip(stores[1:], encoders[1:], strict=True):
-            ids = writer.written("train", "features")
-            encoders[1] = relearned(encoder, encoders[0].crosses, ids, min_count)
+        crosses = _combined(store, encoders[0], min_count, show).crosses
+        encoders = [
+            relearned(encoder, crosses, writer.written("train", "features"), min_count)
+            for writer, encoder in zip(stores, encoders, strict=True)
+        ]
     show("reading", 0.92, "looking for leaks")
     sample = ((store.written(part, x)[:: every(sizes[part])] for x in ("features", "clicks")) for part in SPLITS[:2])
     leaks = find_leaks(leak_encoder, *(values for part in sample for values in part))
@@ -291,7 +292,9 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
         certain=leaks.certain,
         duplicates=rows.copies.rows,
         sampled=None if step == 1 else -(-sizes["train"] // step),
-        refresh=None if previous is None else previous.refreshed(encoders[0], store.written("train", "features")),
+        refresh=None
+        if previous is None
+        else previous.refreshed(encoders[0], store.written("train", "features"), count),
     )
     if combines(config) and previous is None:
         for writer, encoder in zip(stores, encoders, strict=True):
@@ -429,7 +432,7 @@ def _combined(store: StoreWriter, plain: Encoder, min_count: int, show: Progress
         tensors: dict[str, Any] = {
             name: torch.from_numpy(values.astype(np.float32)) for name, values in columns.items()
         }
-        return Rows(ids, Ads(torch.from_numpy(ids), bids=torch.ones(len(ids)), **tensors))
+        return Rows.of(Ads(torch.from_numpy(ids), bids=torch.ones(len(ids)), **tensors))
 
     def progress(share: float) -> None:
         show("reading", 0.8 + 0.1 * share, "looking for combinations of columns")

@@ -141,13 +141,13 @@ class Previous:
 
         return np.concatenate([self.model.ctr(old(features[part])) for part in chunks(0, len(features))])
 
-    def refreshed(self, encoder: Encoder, features: NDArray[np.int32]) -> Refresh:
+    def refreshed(self, encoder: Encoder, features: NDArray[np.int32], rows: int) -> Refresh:
         """The values that an extended encoder learnt from training rows."""
         known = {field.name: field.values for field in self.model.encoder.fields}
         new = {field.name: field.values - known[field.name] for field in encoder.fields}
         refresh = self.facts.refresh
         before = self.result.refit or self.facts.splits["train"].ads if refresh is None else refresh.ads
-        ads = before + len(features)
+        ads = before + (rows or len(features))
         unknown: dict[str, float] = {}
         plain = self.model.encoder.plain.columns  # crosses come last
         for column, count in zip(plain, _counts(features, encoder), strict=False):
