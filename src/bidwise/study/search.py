@@ -100,7 +100,7 @@ def settings(ads: int) -> list[dict[str, Any]]:
     shared = {"batch_size": min(most, max(least, 2 ** round(math.log2(ads / STEPS)))), "schedule": "cosine"}
 
     def penalty(each: dict[str, Any]) -> float | None:
-        return None if each["l2"] is None else min(each["l2"] / ads, LARGEST[each["model"]])
+        return None if each["l2"] is None else min(each["l2"] / ads, LARGEST.get(each["model"], math.inf))
 
     return [each | shared | {"l2": penalty(each), "epochs": round(longer * each["epochs"])} for each in SETTINGS]
 
