@@ -168,6 +168,8 @@ MANY = RANDOM.integers(0, 9000, 600)
     [
         (some([*"abc"]), "categorical", "text"),
         (some([True, False]), "categorical", "true or false"),
+        (some(["True", "False", ""]), "categorical", "true or false"),
+        (some(["True", "False", "maybe"]), "categorical", "text"),
         (some([0.5, 1.5]), "numeric", "decimals"),
         (some([*range(24)]), "numeric", "24 different whole numbers, a bin for each"),
         (some([f"{hour}.0" for hour in range(24)]), "numeric", "24 different whole numbers, a bin for each"),

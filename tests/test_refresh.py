@@ -13,7 +13,7 @@ from bidwise.data import Ads
 from bidwise.data.store import Store
 from bidwise.models import MODELS
 from bidwise.models.widening import widened, widened_adam
-from bidwise.report.train_sentences import doubts
+from bidwise.report.train_sentences import doubts, verdict
 from bidwise.run_folder import load
 from bidwise.table import train
 from bidwise.training import Adam, fit
@@ -154,6 +154,26 @@ def test_both_models_are_tested_on_the_newest_rows_and_the_verdict_says_which_is
     rows = day(1, 4000)[test["row"].to_numpy()]
     assert np.array_equal(test["previous"].to_numpy(), bidwise.load(first).predict(rows))
     np.testing.assert_allclose(test["refreshed"].to_numpy(), bidwise.load(out).predict(rows), atol=1e-6)
+
+
+def test_what_is_next_follows_the_outcome_and_the_doubts(first, tmp_path):
+    result = train(day(1, 4000), out=tmp_path / "run", continue_from=first)
+    surely = {"ci_low": 1.0, "ci_high": 2.0, "effective_clicks": 500.0}
+
+    known, unknown = (replace(result.table.refresh, unknown=values) for values in ({}, {"site": 0.9}))
+
+    def following(refresh=known, **changes):
+        pairs = tuple(replace(each, **surely | changes) for each in result.evaluation.comparisons)
+        against = tuple(replace(each, **surely) for each in result.evaluation.against)
+        evaluation = replace(result.evaluation, comparisons=pairs, against=against, doubts=())
+        said = verdict(replace(result, evaluation=evaluation, table=replace(result.table, refresh=refresh)))
+        return said[-1].text
+
+    assert following() == "Next: serve this model, and refresh it with the next rows."
+    assert following(ci_low=-2.0, ci_high=-1.0).startswith("Next: serve the older model")
+    few = "Next: keep serving the older model until more rows can tell which is better."
+    assert following(effective_clicks=3.0) == few
+    assert following(unknown) == "Next: check the doubts above before you serve this model."
 
 
 def test_settings_are_those_of_the_run_with_fewer_and_smaller_steps(first, tmp_path):

@@ -114,6 +114,7 @@ def evaluations():
     yield of(table | {"bid": table["bid"] ** 4})
     yield of(table | {"day": np.arange(5400) // 60 % 9}, cluster="day")
     yield of(pool)
+    yield of(pool | {"fine": pool["rough"]})
     yield of({name: column[:40] for name, column in pool.items()})
     yield of({name: column[:60] for name, column in pool.items()}, auction_size=6)
     yield of(pool | {"fine": pool["rough"] / 2}, auction_size=6)
@@ -153,9 +154,10 @@ def trainings(folder):
     yield replace(result, fits=dict.fromkeys([*LOSSES, "mine"], fit))
     many = replace(fit, recipe=replace(fit.recipe, members=3, schedule="constant", epochs=fit.best.epoch))
     yield replace(result, fits={"log_loss": many}, refit=None)
-    attempts = tuple(Attempt(at, fit.recipe, 2.0, 0.4) for at in (1, 2, 3, 1))
+    attempts = tuple(Attempt(at, fit.recipe, epochs, 0.4) for at, epochs in ((1, 0.5), (2, 0.5), (3, 0.5), (1, 2.0)))
     yield replace(result, search=Search("log_loss", attempts, 1), power=Power(0.08, None, 300))
-    yield replace(result, search=Search("log_loss", attempts[:2], 1), power=Power(math.nan, 120, 300))
+    attempts = tuple(Attempt(at, fit.recipe, 2.0, loss) for at, loss in ((1, 0.4), (2, 0.3)))
+    yield replace(result, search=Search("log_loss", attempts, 1), power=Power(math.nan, 120, 300))
     zero = {"difference": 0.0, "ci_low": 0.0, "ci_high": 0.0, "changed_auctions": 0}
     base = Candidate(name="log_loss", welfare=1.0, **zero)
     for low, high, changed, choice in (
@@ -191,6 +193,8 @@ def trainings(folder):
     refresh = Refresh("monday", 2, 9000, 0.1, {"site": 3}, "2999-01-01", {"site": 0.6})
     for outcome in ("better", "worse", "unclear", "same", "few"):
         yield refreshed(result, refresh, outcome)
+    expected = replace(refresh, unknown={}, until=None)
+    yield refreshed(replace(result, evaluation=clean), expected, "better")
 
 
 def refreshed(result, refresh, outcome):

@@ -119,6 +119,20 @@ def test_bad_values_are_named_by_column_and_row(tmp_path, kind, column, row, val
         read(source, position="slot", slots=3)
 
 
+@pytest.mark.parametrize("kind", ["memory", "csv"])
+def test_bad_values_are_counted_in_the_whole_table(tmp_path, kind, monkeypatch):
+    for name, size in (("ROWS", 500), ("BYTES", 2**12)):
+        monkeypatch.setattr(f"bidwise.data.table_files.{name}", size)
+    bid, spare = np.arange(5_000) % 100 + 1.0, ["anything"] * 5_000
+    for value, message in ((0.0, "found 0, and 49 more rows like it"), (None, "found no value; 50 of 5,000 rows")):
+        bids = [value if each == 8 else each for each in bid.tolist()]
+        table = {"model": bid / 200, "click": bid % 2, "bid": bids, "spare": spare}
+        source = table if kind == "memory" else saved(tmp_path, kind, table)
+        place = "line 9" if kind == "csv" else "row 7"
+        with pytest.raises(InputError, match=f"{place}.*: column 'bid': {message}"):
+            read_ads(source, ctr=["model"], click="click", bid="bid")
+
+
 def test_file_names_and_columns_are_no_patterns(tmp_path):
     for name in ("a?.csv", "ab.csv", "x[1].csv", "x[1].parquet"):
         saved(tmp_path, name.rpartition(".")[2]).rename(tmp_path / name)

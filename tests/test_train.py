@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -327,6 +328,26 @@ def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
     assert "The tested model is served, " in said
 
 
+def test_a_search_shows_what_was_trained_in_full_and_says_if_the_safer_model_was_chosen(run):
+    network = run.result.fits[run.result.chosen].recipe
+    solved, both = replace(network, embeddings="exact"), replace(network, beside=True)
+    settings = [(1, solved, 4, 0.45), (2, network, 1, 0.52), (3, network, 1, 0.51), (2, network, 4, 0.44)]
+    attempts = tuple(search.Attempt(*each) for each in [*settings, (4, both, 4, 0.41)])
+    for chosen, said in (
+        (4, "Of 4 settings, this one had the best validation log loss: "),
+        (1, "Too few validation clicks to tell 4 settings apart, so the safer model was chosen."),
+    ):
+        shown = summary(replace(run.result, search=search.Search("log_loss", attempts, chosen)))
+        assert said in shown
+        lines = [line.split("  ") for line in shown.splitlines() if " epochs)" in line or " epoch)" in line]
+        assert [[part.strip() for part in line if part.strip()][-2:] for line in lines] == [
+            ["–", "0.45 (4 epochs)"],
+            ["0.52 (1 epoch)", "0.44 (4 epochs)"],
+            ["0.51 (1 epoch)", "–"],
+            ["–", "0.41 (4 epochs)"],
+        ]
+
+
 def test_what_a_user_sets_is_the_same_in_all_settings_of_the_search():
     told = {"data": {"click": "y", "bid": "b"}, "train": {"l2": 0.5, "epochs": 7}}
     found = candidates(resolved(told))
@@ -550,6 +571,10 @@ def test_the_command_says_what_it_does_and_what_is_next(run, tmp_path, capsys, m
     app(["predict", str(out), str(run.path), "--out", str(file), "--column", "p"], result_action="return_value")
     assert "rows with the column 'p'" in capsys.readouterr().out
     assert "p" in pl.read_csv(file).columns
+    pl.read_parquet(run.path).head(1).write_parquet(tmp_path / "one.parquet")
+    one = ["predict", str(out), str(tmp_path / "one.parquet"), "--out", str(tmp_path / "one.csv")]
+    app(one, result_action="return_value")
+    assert ", 1 row with the column 'ctr'" in capsys.readouterr().out
 
 
 def test_a_finished_run_keeps_where_and_how_long_it_was_made(run):

@@ -52,6 +52,7 @@ def predict(
     check_run(run)
     check_readable(table, [], separator, header)
 
+    from bidwise.report.formatting import counted
     from bidwise.table.predict import predict as write_predictions  # torch, which takes seconds
 
     with Bars() as bars:
@@ -66,4 +67,5 @@ def predict(
             device=device_of(device),
             progress=bars.show,
         )
-    print(f"Written: {out}, {rows:,} rows with the column {column!r}")
+    assert isinstance(rows, int)
+    print(f"Written: {out}, {counted(rows, 'row')} with the column {column!r}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.columns import read_numbers, spelled
-from bidwise.data.table_files import BadRow, Table, open_table
+from bidwise.data.table_files import BadRow, Block, Table, open_table
 from bidwise.values import Floats
 
 CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
@@ -113,7 +113,7 @@ def read_ads(
     names, grouping = [], []
     for block in source.blocks([*numeric, *text]):
         with block.located():
-            numbers.append(checked_numbers(block.frame, ctr, by_role, slots=slots))
+            numbers.append(block_numbers(block, ctr, by_role, slots=slots))
             names.append(auction_keys(block.frame.select(cs.by_name(*named))) if named else np.empty(0, np.uint64))
             grouping.append(block.frame.select(cs.by_name(*dict.fromkeys(chain.from_iterable(keys.values())))))
     read = {column: np.concatenate([part[column] for part in numbers]) for column in numbers[0]}
@@ -139,6 +139,25 @@ def read_ads(
     if (np.diff(auctions) >= 0).all():  # the ads of each are together already
         return replace(ad_table, offsets=offsets)
     return ad_table.rows(np.argsort(auctions, kind="stable"), offsets)
+
+
+def block_numbers(
+    block: Block, ctr: Sequence[str], roles: Mapping[str, str | None], *, slots: int | None = None
+) -> dict[str, Floats]:
+    """:func:`checked_numbers` of a block; an error counts the rows like it in the whole table."""
+    try:
+        return checked_numbers(block.frame, ctr, roles, slots=slots)
+    except BadRow as error:
+        own, whole = [error.column], block.source.frame([error.column])
+        alone = {role: column if column in own else None for role, column in roles.items()}
+        try:
+            checked_numbers(whole, [column for column in own if column in ctr], alone, slots=slots)
+        except BadRow as found:
+            for each in block.source.blocks(own):
+                if found.row < each.start + len(each.frame):
+                    place = each.where(found.row - each.start)
+                    raise BadRow(found.column, found.row, found.found, place) from None
+        raise
 
 
 def checked_numbers(

@@ -27,7 +27,7 @@ from bidwise.data.columns import (
 )
 from bidwise.data.table_files import Block, Source, check_columns
 from bidwise.errors import InputError
-from bidwise.values import MISSING_WORDS, SLOTS
+from bidwise.values import MISSING_WORDS, SLOTS, TRUTHS
 
 KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
 FEW, ROWS_EACH = 1000, 20  # most different whole numbers with a bin each, and rows for each of them
@@ -62,6 +62,7 @@ class Counts(NamedTuple):
     thousands: int = 0  # of these, with three digits behind it
     grouped: int = 0  # not among these, with marks between groups of three digits: 1,234.5 and 1.234,5
     times: int = 0  # in text
+    truths: int = 0  # true and false, in text
 
 
 class Seen(NamedTuple):
@@ -274,7 +275,7 @@ class Facts:
         if numbers < most and not comma and numbers + seen.commas + seen.grouped >= most:
             fix = "write them without it, or name the column --categorical"
             return self._column(name, DROPPED, f"numbers with a mark between thousands, such as 1,234.5; {fix}")
-        if dtype == pl.Boolean:
+        if dtype == pl.Boolean or seen.truths == seen.entries:
             return category("true or false")
         numbers -= seen.hashlike if 2 * seen.decimals < numbers else 0
         if not comma and (numbers < most or seen.codes > CODES * seen.entries):
@@ -339,6 +340,8 @@ def _described(
             found["commas"] = like(r"^[+-]?[0-9]*,[0-9]+$")
             found["thousands"] = like(r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$")
         odd = values.filter(~read)
+        if (truths := odd.head(1000).str.to_lowercase().is_in([*TRUTHS])).any():
+            found["truths"] = int(count[~read][:1000][truths.to_numpy()].sum())
         if odd.head(1000).str.contains(GROUPED).any():
             found["grouped"] = like(GROUPED, odd, count[~read]) - found.get("thousands", 0)
         if read.any():

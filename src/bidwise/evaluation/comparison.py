@@ -182,17 +182,19 @@ def _comparison(seen: Mapping[str, Units], pair: tuple[str, str], metric: str, l
         ci_high=interval.high,
         standard_error=interval.standard_error,
         smallest_lift=interval.smallest,
-        **_shares(interval, change, base.sum(metric), weight, base.mean(metric)),
+        **_shares(interval, change, base, metric, sure=effective(mine.part(metric)) >= EFFECTIVE),
     )
 
 
-def _shares(interval: Interval, change: Floats, level: Floats, weight: Floats | None, mean: float) -> dict[str, Any]:
-    """The interval in shares of the baseline, which is as uncertain as the difference.
+def _shares(interval: Interval, change: Floats, base: Units, metric: str, *, sure: bool) -> dict[str, Any]:
+    """The interval in shares of the baseline, whose level is as uncertain as the difference.
 
-    The error of the ratio r = sum d / sum B is the error of the mean of d - r B (delta method), but never below that of
-    d: a model without clicks has r = -1 and d - r B = 0, which is no certainty. If the two intervals would
-    disagree about 0 the difference decides, and no metric falls by more than all of it.
+    The error of the ratio r = sum d / sum B is the error of the mean of d - r B (delta method). Unless the model has
+    enough clicks to be ``sure``, it is never below that of d: a model without clicks has r = -1 and d - r B = 0, which
+    is no certainty. Where the two intervals would disagree about 0 the difference decides, and no metric falls by more
+    than all of it.
     """
+    level, weight, mean = base.sum(metric), base.weight_of(metric), base.mean(metric)
     if not mean > 0:
         return {}
     ratio = interval.estimate / mean
@@ -200,16 +202,16 @@ def _shares(interval: Interval, change: Floats, level: Floats, weight: Floats | 
     spread, ratio_spread, size = (
         math.sqrt(float(np.square(x).sum())) for x in (residual, change - ratio * level, change)
     )
-    wider = max(1.0, ratio_spread / spread) if spread > 1e-9 * size else 1.0
-    half = (interval.high - interval.estimate) / mean * wider
-    low, high = max(ratio - half, -1.0), ratio + half
-    if low <= 0 < interval.low:
+    factor = ratio_spread / spread if spread > 1e-9 * size else 1.0
+    half = (interval.high - interval.estimate) / mean * (factor if sure else max(1.0, factor))
+    low, high = ratio - half, ratio + half
+    if (low > 0) != (interval.low > 0):
         low = interval.low / mean
-    if interval.high < 0 <= high:
+    if (high < 0) != (interval.high < 0):
         high = interval.high / mean
     return {
         "relative": ratio,
-        "relative_ci_low": low,
+        "relative_ci_low": max(low, -1.0),
         "relative_ci_high": high,
         "relative_smallest_lift": interval.smallest / mean,
     }

@@ -118,7 +118,12 @@ class Evaluation:
 
     def lift(self, model: str, baseline: str) -> Estimate:
         """The welfare of a model or a reference in shares of the other's, with its interval."""
-        return next(each.lift for each in (*self.against, *self.of_metric("welfare")) if each.pair == (model, baseline))
+        return self.welfare_pairs[model, baseline].lift
+
+    @property
+    def welfare_pairs(self) -> dict[tuple[str, str], Comparison]:
+        """The comparisons in welfare, of models and references, by (model, baseline)."""
+        return {each.pair: each for each in (*self.of_metric("welfare"), *self.against)}
 
     @property
     def units(self) -> Kind:

@@ -101,8 +101,7 @@ def models_table(evaluation: Evaluation) -> Table:
 
 def _against(evaluation: Evaluation, name: str) -> Cell:
     """The change of welfare of a model or a reference against the baseline, if they were compared."""
-    pair = (name, evaluation.baseline)
-    found = next((each for each in (*evaluation.of_metric("welfare"), *evaluation.against) if each.pair == pair), None)
+    found = evaluation.welfare_pairs.get((name, evaluation.baseline))
     if found is None:
         return Cell(NONE)
     return Cell(f"{found.lift:%}", found.outcome if found.outcome.clear and name in evaluation.models else "")
@@ -138,7 +137,7 @@ def verdict(evaluation: Evaluation) -> list[Line]:
 def reference_line(evaluation: Evaluation, model: str) -> Line:
     """The welfare of a model with its interval, against a ranking that needs no model."""
     reference = BY_BID if BY_BID in evaluation.references else AT_RANDOM
-    found = next(each for each in evaluation.against if each.pair == (model, reference))
+    found = evaluation.welfare_pairs[model, reference]
     if found.outcome is Outcome.SAME:
         return Line("same", f"{model} shows the same ads as {RANKINGS[reference]}.")
     level = str(evaluation.models[model].intervals["welfare"])
@@ -322,9 +321,11 @@ def _sizes(evaluation: Evaluation) -> Iterator[str]:
         return
     size = evaluation.options["auction_size"]
     yield f"The table names no auctions: every possible auction of {size} ads counts; --auction-size sets another size."
-    judged = listed([str(each.ads) for each in evaluation.sizes if each.enough])
+    judged = listed([str(each.ads) for each in evaluation.sizes if each.enough], most=len(evaluation.sizes))
     change = f"{100 * DETECTED:.0f} %"
-    if judged:
+    if all(each.outcome is Outcome.SAME for size in evaluation.sizes for each in size.comparisons):
+        yield "The models rank all clicked ads alike in auctions of every size."
+    elif judged:
         yield f"These ads can detect a change of {change} in auctions of {judged} ads."
     else:
         yield f"These ads are too few to detect a change of {change} in auctions of any size."
@@ -400,7 +401,7 @@ def _notes_on_models(evaluation: Evaluation) -> Iterator[str]:
             yield f"{model} predicts {ratio:.2g} times the observed clicks: calibrate it, or check its sampling rate."
 
 
-def listed(names: Sequence[str]) -> str:
-    """``a, b and c``; of many the first few and how many more."""
-    shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
+def listed(names: Sequence[str], most: int = NAMED) -> str:
+    """``a, b and c``; of more than ``most`` the first and how many more."""
+    shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -190,16 +190,15 @@ def _search_table(search: Search) -> Table:
     tried: dict[int, list[Attempt]] = {}
     for each in search.attempts:
         tried.setdefault(each.setting, []).append(each)
-    stages = max(map(len, tried.values()))
+    rounds = sorted({each.full for each in search.attempts})
     rows = []
     for at, attempts in tried.items():
-        cells = [Cell(f"{each.value:.5g} ({counted(each.epochs, 'epoch')})") for each in attempts]
-        cells += [Cell(NONE)] * (stages - len(cells))
-        chosen = at == search.chosen
+        words = {each.full: f"{each.value:.5g} ({counted(each.epochs, 'epoch')})" for each in attempts}
+        cells, chosen = [Cell(words.get(full, NONE)) for full in rounds], at == search.chosen
         rows.append(TableRow(setting_words(attempts[0].recipe), cells, tags=["chosen"] if chosen else [], best=chosen))
     metric = search.metric.replace("_", " ")
     headings = [(f"Validation {metric}, short", "After a quarter of the epochs."), (f"Validation {metric}", "In full.")]
-    return Table("Settings of the baseline", "Setting", headings[-stages:], rows)
+    return Table("Settings of the baseline", "Setting", headings[-len(rounds) :], rows)
 
 
 def _search_lead(search: Search) -> str:
@@ -207,9 +206,9 @@ def _search_lead(search: Search) -> str:
     lead = (
         f"{tried} settings were compared on the same validation ads, in {epochs} epochs over the training ads in all."
     )
-    if len(search.attempts) > tried:
+    if not all(each.full for each in search.attempts):
         lead += " Networks had a quarter of their epochs, then the best one all of them."
-    return lead + " All recipes have the settings of the best."
+    return lead + " All recipes have the chosen settings."
 
 
 def _columns_table(facts: TableFacts) -> Table:

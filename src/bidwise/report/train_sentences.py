@@ -64,8 +64,7 @@ def _as_predictions(result: TrainResult) -> str:
 
 def _refreshed(result: TrainResult, refresh: Refresh) -> Iterator[Line]:
     """Which of the two models is better, and the state of the older one."""
-    pairs = result.evaluation.of_metric("welfare")
-    outcome = next(each.outcome for each in pairs if each.pair == (REFRESHED, PREVIOUS))
+    outcome = result.evaluation.welfare_pairs[REFRESHED, PREVIOUS].outcome
     yield Line(outcome, NEWER[outcome].format(refresh.run))
     yield from comparison_lines(result.evaluation, REFRESHED, PREVIOUS)
     rows, total = counted(result.table.splits["train"].ads, "new training ad"), f"{refresh.ads:,}"
@@ -92,10 +91,12 @@ def _chosen(result: TrainResult) -> Iterator[str]:
             yield f"{choice.baseline} was kept: on {ads} no other recipe is measurably better."
     elif recipe.members > 1:
         yield f"{recipe.members} models were trained with {recipe.loss}; their mean logit is served."
-    if result.search is not None:
-        tried = len({each.setting for each in result.search.attempts})
+    tried = 0 if result.search is None else len({each.setting for each in result.search.attempts})
+    if result.search is not None and result.search.leads:
         yield f"Of {tried} settings, this one had the best validation {metric}: {settings}."
     else:
+        if tried:
+            yield f"Too few validation clicks to tell {tried} settings apart, so the safer model was chosen."
         yield f"Its settings: {settings}."
     if fit.best.epoch >= recipe.epochs and recipe.schedule == "constant":
         yield f"Validation {metric} was best after the last epoch: --set train.epochs=N allows more."
@@ -115,17 +116,21 @@ def _served(result: TrainResult) -> Iterator[str]:
 
 
 def _next(result: TrainResult) -> str:
-    against = reference_line(result.evaluation, result.chosen)
-    if result.table.refresh is not None:
-        pairs = result.evaluation.of_metric("welfare")
-        worse = next(each.worse for each in pairs if each.pair == (REFRESHED, PREVIOUS)) == REFRESHED
-        return f"Next: {'serve the older model' if worse else 'serve this model'}, and refresh it with the next rows."
+    against, refresh = reference_line(result.evaluation, result.chosen), result.table.refresh
     if useless(result) or against.kind == "worse":
         return "Next: do not serve this model; train on more rows or on other columns."
+    if refresh is not None:
+        outcome = result.evaluation.welfare_pairs[REFRESHED, PREVIOUS].outcome
+        if outcome is Outcome.WORSE:
+            return "Next: serve the older model, and refresh it with the next rows."
+        if outcome is Outcome.TOO_FEW:
+            return "Next: keep serving the older model until more rows can tell which is better."
     if against.kind != "better":
         return "Next: train on more rows; these do not show that the model beats a ranking without one."
     if any(doubts(result.table)) or result.evaluation.doubts:
         return "Next: check the doubts above before you serve this model."
+    if refresh is not None:
+        return "Next: serve this model, and refresh it with the next rows."
     return "Next: predict new rows with bidwise predict, and compare them with today’s model by bidwise evaluate."
 
 

@@ -58,6 +58,11 @@ class Attempt:
     epochs: float
     value: float
 
+    @property
+    def full(self) -> bool:
+        """Whether the setting was trained as its recipe says; the first round of networks is shorter."""
+        return self.recipe.solved or self.recipe.beside or self.epochs >= self.recipe.epochs
+
 
 @dataclass(frozen=True)
 class Search:
@@ -74,6 +79,13 @@ class Search:
         """Over the training ads, of all attempts together: their epochs."""
         return sum(each.epochs for each in self.attempts)
 
+    @property
+    def leads(self) -> bool:
+        """Whether the chosen setting has the best metric of all trained in full, and is not just the safest."""
+        values = {each.setting: each.value for each in self.attempts if each.full}
+        best = max if METRICS[self.metric].higher_is_better else min
+        return values[self.chosen] == best(values.values())
+
 
 def settings(ads: int) -> list[dict[str, Any]]:
     """:data:`SETTINGS` for so many training ads: batches of a power of two, more epochs if they have few steps.
@@ -88,7 +100,7 @@ def settings(ads: int) -> list[dict[str, Any]]:
     shared = {"batch_size": min(most, max(least, 2 ** round(math.log2(ads / STEPS)))), "schedule": "cosine"}
 
     def penalty(each: dict[str, Any]) -> float | None:
-        return None if each["l2"] is None else min(each["l2"] / ads, LARGEST[each["model"]])
+        return None if each["l2"] is None else min(each["l2"] / ads, LARGEST.get(each["model"], math.inf))
 
     return [each | shared | {"l2": penalty(each), "epochs": round(longer * each["epochs"])} for each in SETTINGS]
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.ad_table import auction_keys, checked_numbers, column_or_number, number_auctions
+from bidwise.data.ad_table import auction_keys, block_numbers, column_or_number, number_auctions
 from bidwise.data.ads import Ads
 from bidwise.data.columns import ENCODER_FILES, KINDS, Column, Encoder, Learner, least_count
 from bidwise.data.kinds import Facts, Seen
@@ -337,7 +337,7 @@ def _check_first_block(source: Source, data: Data, previous: Previous | None) ->
     block = next(source.blocks())
     block = replace(block, frame=block.frame.head(FIRST))
     with block.located():
-        clicks = checked_numbers(block.frame, [], {"click": data.click}, slots=None)[data.click]
+        clicks = block_numbers(block, [], {"click": data.click})[data.click]
     first = np.random.default_rng(0).permutation(len(clicks)) < len(clicks) // 2
     if _one_kind(clicks[first]) or _one_kind(clicks[~first]):
         return
@@ -360,7 +360,7 @@ def _checked(data: Data, facts: Facts, block: Block) -> tuple[list[Seen], dict[s
     with block.located():
         roles = {role: getattr(data, role) for role in ROLES if role != "teacher"}
         teacher = [] if data.teacher is None else [data.teacher]
-        numbers = checked_numbers(frame, teacher, roles, slots=len(data.slots))
+        numbers = block_numbers(block, teacher, roles, slots=len(data.slots))
         for role in ROLES:
             if (column := getattr(data, role)) is not None:
                 known[role] = numbers[column].astype(np.uint8 if role == "click" else np.float64)
