@@ -160,6 +160,7 @@ CHANGES = {
     "units": {"age": pl.col("age") * 100},
     "upper case": {"site": pl.col("site").str.to_uppercase()},
     "swapped columns": {"site": pl.col("zip"), "zip": pl.col("site")},
+    "a failed join": {"age": pl.lit(None, pl.Float64)},
 }
 
 

@@ -208,7 +208,7 @@ def test_what_was_not_run_is_not_shown():
 
 
 def test_a_loss_that_is_better_and_one_that_is_worse_look_alike():
-    rows = re.findall(r"<td class=\"finding (\w+)\">([^<]*)</td>", page_of("plotted"))
+    rows = re.findall(r"<td[^>]* class=\"finding (\w+)\">([^<]*)</td>", page_of("plotted"))
     signs = {kind: {words[0] for k, words in rows if k == kind} for kind in ("better", "worse", "unclear")}
     assert signs == {"better": {"▲"}, "worse": {"▼"}, "unclear": {"≈"}}
 

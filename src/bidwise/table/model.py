@@ -32,6 +32,7 @@ from bidwise.workers import ahead, cores
 HEIGHT = {"cpu": 128, "cuda": 4096}  # ads that the network has at once: a product of another height rounds differently
 STRETCH = 2**13  # ads that a thread has at once
 UNKNOWN = 0.2  # share of a column, beyond its share in training, above which a warning names it
+EMPTY = 1000  # rows, from which on a column without any entry is named
 ENOUGH = 100  # entries of a column that such a share is taken of, at least
 MODEL_FILES = ("config.toml", *ENCODER_FILES, "model.json", "model.pt")  # that `load` reads
 
@@ -65,17 +66,19 @@ def drifted(share: float, known: float, filled: int) -> bool:
 
 class Drift:
     """Entries of every column that the training of a model did not have: rare or unseen values, numbers outside of the
-    range of the training rows, and cells that are no numbers."""
+    range of the training rows, and cells that are no numbers; and columns without any entry."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.known = {column.name: column.unknown for column in encoder.plain.columns}
         self.filled = np.zeros(len(self.known), np.int64)
         self.unknown = np.zeros(len(self.known), np.int64)
+        self.rows = 0
 
     def add(self, rows: Encoded) -> None:
         """Take in some rows."""
         self.filled += rows.filled[: len(self.known)]  # crosses come last
         self.unknown += rows.unknown[: len(self.known)]
+        self.rows += len(rows.ids)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -86,10 +89,19 @@ class Drift:
     def columns(self) -> dict[str, float]:
         """The shares of columns that are written otherwise than in training, or have changed."""
         filled = dict(zip(self.known, self.filled.tolist(), strict=True))
-        return {name: share for name, share in self.shares.items() if drifted(share, self.known[name], filled[name])}
+        changed = {name: share for name, share in self.shares.items() if drifted(share, self.known[name], filled[name])}
+        return changed | dict.fromkeys((name for name, count in filled.items() if self._empty(count)), 1.0)
+
+    def _empty(self, filled: int) -> bool:
+        """Whether a column has no entry, as none of a model is in training."""
+        return not filled and self.rows >= EMPTY
 
     def __str__(self) -> str:
-        named = ", ".join(f"{name!r} {100 * share:.0f} %" for name, share in self.columns.items())
+        named = ", ".join(
+            f"{name!r} {'empty' if self._empty(count) else f'{100 * self.columns[name]:.0f} %'}"
+            for name, count in zip(self.known, self.filled.tolist(), strict=True)
+            if name in self.columns
+        )
         fix = "are units, spelling and the order of columns the same?"
         return f"has many values that the training did not have: {named}; {fix}"
 
