@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 
 from matplotlib.axes import Axes
@@ -48,7 +49,7 @@ def train_page(run: Run, key: str) -> RunPage:
     counts = [
         (f"{facts.splits['train'].ads:,}", "training ads"),
         *test_facts(evaluation),
-        (f"{len(result.fields)}", "columns"),
+        (f"{len(result.fields.keys() & {column.name for column in facts.columns})}", "columns"),
         (f"{result.parameters:,}", "parameters"),
     ]
     search = result.search
@@ -68,7 +69,7 @@ def train_page(run: Run, key: str) -> RunPage:
             ),
             _curves(key, result),
             _test(result),
-            Section("Columns", rare, tables=[_columns_table(facts)]),
+            Section("Columns", rare, tables=[_columns_table(facts, result.fields)]),
             Section("Splits", lead, tables=[_splits_table(facts)]),
             Section("The recipes", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
             Section("Notes", points=[*notes(facts, result.settings), *untrained(result)]),
@@ -150,11 +151,11 @@ def described(prepared: Prepared, device: str) -> str:
     if (prepared.folder / "result.json").is_file():
         training = [f"The run in {prepared.folder} is already finished; this is its result."]
     lines = [
-        *_columns_table(facts).text(),
+        *_columns_table(facts, {field.name: field.values for field in store.fields}).text(),
         "",
         *_splits_table(facts).text(),
         "",
-        f"Model: {' or '.join(models)} over {len(store.fields)} columns, on {device}{ranks}",
+        f"Model: {' or '.join(models)} over {prepared.plain or len(store.fields)} columns, on {device}{ranks}",
         *training,
         *(f"Note: {note}" for note in (*notes(facts, config), *doubts(facts))),
     ]
@@ -211,13 +212,18 @@ def _search_lead(search: Search) -> str:
     return lead + " All recipes have the chosen settings."
 
 
-def _columns_table(facts: TableFacts) -> Table:
+def _columns_table(facts: TableFacts, fields: Mapping[str, int]) -> Table:
+    """The columns of the table, and what was made of them for the regression."""
     rows = []
     for column in facts.columns:
         values = f"{column.values:,}" if column.values else NONE
         missing = f"{column.missing:.1%}" if column.missing else NONE
         cells = [Cell(column.use, word=True), Cell(values), Cell(missing), Cell(column.reason, word=True)]
         rows.append((column.name, cells))
+    for name in [name for name in fields if name not in {column.name for column in facts.columns}]:
+        why = "predicts clicks beyond its columns" if "×" in name else "neighbouring bins together"
+        cells = [Cell("combination", word=True), Cell(f"{fields[name]:,}"), Cell(NONE), Cell(why, word=True)]
+        rows.append((name, cells))
     headings = [("Used as", ""), ("Values", "Different ones."), ("Missing", "Share of the rows."), ("Why", "")]
     return Table("Types of columns", "Column", headings, rows)
 
