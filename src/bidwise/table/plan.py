@@ -49,8 +49,8 @@ def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> li
 
 
 def combines(config: Config) -> bool:
-    """Whether a model is trained that takes combinations of columns."""
-    return config.train.crosses and any(recipe.crosses for recipe in candidates(config))
+    """Whether a regression is solved, which takes combinations of columns."""
+    return config.train.crosses and any(recipe.crosses and recipe.solved for recipe in candidates(config))
 
 
 def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool = False) -> dict[str, Recipe]:
