@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from bidwise.evaluation.calibration import Platt, calibrator
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.intervals import unit_interval
 from bidwise.values import Floats
@@ -96,3 +99,20 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean over repeats with its standard error, NaN for one repeat."""
     error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
     return float(np.mean(values)), error
+
+
+def platt_scaled(logits: Tensor, seen: Tensor, clicks: Tensor) -> Tensor:
+    """Logits ``(..., ads)`` after Platt scaling of each model by the clicks of other ads with logits ``seen``.
+
+    >>> seen, clicks = torch.tensor([-1.0, -1.0, 1.0, 1.0]), torch.tensor([0.0, 0.5, 1.0, 0.5])
+    >>> platt_scaled(torch.tensor([1.0]), seen, clicks).sigmoid()
+    tensor([0.7500], dtype=torch.float64)
+    """
+    rows = zip(*(x.double().cpu().reshape(-1, x.shape[-1]) for x in (seen.sigmoid(), clicks)), strict=True)
+    fitted = [calibrator("platt", ctr, labels) for ctr, labels in rows]
+    lines = torch.tensor(
+        [(line.slope, line.intercept) for line in fitted if isinstance(line, Platt)], dtype=torch.float64
+    )
+    slope, intercept = lines.T.to(logits.device).reshape(2, *logits.shape[:-1], 1)
+    scaled: Tensor = slope * logits + intercept
+    return scaled

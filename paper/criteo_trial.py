@@ -15,7 +15,6 @@ from bidwise.data.ads import Ads
 from bidwise.data.store import SPLITS, Store
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.bins import calibration_error
-from bidwise.evaluation.calibration import platt_scaled
 from bidwise.evaluation.pooled import Pool, Pooled, pooled_welfare
 from bidwise.json_files import from_json
 from bidwise.losses.api import cross_entropy
@@ -26,6 +25,7 @@ from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.run import matmul_precision
 from bidwise.training.validation import METRICS, Metric, logits_of, predict
 from bidwise.workers import Show
+from paper.comparisons import platt_scaled
 from paper.criteo_device import simulated_ads
 from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, Bids, CriteoConfig, Truth
 from paper.dcn import MODELS

@@ -14,7 +14,6 @@ import torch
 import bidwise
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS, World
-from bidwise.evaluation.calibration import platt_scaled
 from bidwise.json_files import from_json, to_json
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import MLP
@@ -24,7 +23,7 @@ from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
 from bidwise.values import Floats
 from bidwise.workers import Progress, Show, ahead, cores
-from paper.comparisons import Gain, gain
+from paper.comparisons import Gain, gain, platt_scaled
 from paper.grids import LAMS, grid, seeds_of
 from paper.members import BATCHES, Selected, Students, select, train
 from paper.synthetic import BY_CLICKS, BY_TRUTH, LOSSES, Fits

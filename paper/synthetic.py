@@ -17,7 +17,6 @@ from bidwise.auctions import optimal_welfare, revenue
 from bidwise.checks import check_name, check_positive
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS, World
-from bidwise.evaluation.calibration import platt_scaled
 from bidwise.evaluation.estimate import Estimate
 from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
@@ -27,7 +26,7 @@ from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.training.validation import METRICS, logits_of, mean_welfare, predict
 from bidwise.values import Floats
 from bidwise.workers import Progress, threads
-from paper.comparisons import gain, mean_and_error
+from paper.comparisons import gain, mean_and_error, platt_scaled
 from paper.grids import LAMS, grid, seeds_of
 from paper.members import LAST, Selected, Students, Trained, select, train
 from paper.synthetic_results import (

@@ -15,7 +15,6 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from bidwise.auctions import ad_numbers
 from bidwise.checks import InputError, check_between, check_name, check_not_negative
@@ -174,29 +173,6 @@ def _likeliest(logits: Floats, labels: Floats, weights: Floats, free: int) -> tu
             break
     tilt = float(change[1]) if free == 2 else 0.0
     return 1 + tilt, float(change[0]) - tilt * centre
-
-
-def platt_scaled(logits: Tensor, seen: Tensor, clicks: Tensor) -> Tensor:
-    """Logits ``(..., ads)`` after Platt scaling of each model by the clicks of other ads with logits ``seen``.
-
-    >>> seen, clicks = torch.tensor([-1.0, -1.0, 1.0, 1.0]), torch.tensor([0.0, 0.5, 1.0, 0.5])
-    >>> platt_scaled(torch.tensor([1.0]), seen, clicks).sigmoid()
-    tensor([0.7500], dtype=torch.float64)
-    """
-    slope, intercept = platt_lines(seen, clicks).to(logits.device).reshape(2, *logits.shape[:-1], 1)
-    scaled: Tensor = slope * logits + intercept
-    return scaled
-
-
-def platt_lines(logits: Tensor, clicks: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Platt's slope and intercept of each model ``(models, ads)``, ``(2, models)``, in float64 on the CPU."""
-    rows = zip(*(x.double().cpu().reshape(-1, x.shape[-1]) for x in (logits.sigmoid(), clicks)), strict=True)
-    lines = []
-    for ctr, labels in rows:
-        line = calibrator("platt", ctr, labels, weights=weights)
-        assert isinstance(line, Platt)
-        lines.append((line.slope, line.intercept))
-    return torch.tensor(lines, dtype=torch.float64).T
 
 
 def _fitted(kind: str, ctr: Floats, clicks: Floats, weights: Floats) -> Calibrator:
