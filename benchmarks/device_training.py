@@ -71,7 +71,7 @@ class Steps:
         start = time.perf_counter()
         for _ in range(steps):
             self.run.advance(self.number)
-            self.number = (self.number + 1) % (len(self.run.shuffle) - 1)
+            self.number = (self.number + 1) % (len(self.run.epoch.ends) - 1)
         torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - start) / steps
 

@@ -116,7 +116,8 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None,
     kind, gradient = batch.logits.device.type, batch.logits.requires_grad and torch.is_grad_enabled()
     with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         if unit != 1:
-            bids = batch.bids.to(torch.promote_types(batch.bids.dtype, torch.float32))
+            # a GPU adds up numbers that are not adjacent in another order: contiguous ones have one mean
+            bids = batch.bids.to(torch.promote_types(batch.bids.dtype, torch.float32)).contiguous()
             batch = batch._replace(bids=bids / (bids.mean(-1, keepdim=True) if isinstance(unit, str) else unit))
         stage = kernel_stage(options, batch.logits, batch.offsets)
         if stage is None:

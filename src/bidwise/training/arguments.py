@@ -103,7 +103,7 @@ def log_losses(loss: object, members: torch.Size) -> Tensor:
     if isinstance(loss, Variants):
         counts = (torch.Size([count, *members[1:]]) for count in loss.counts)
         return torch.cat([log_losses(part, own).expand(own) for part, own in zip(loss.losses, counts, strict=True)])
-    number = torch.as_tensor(getattr(loss, "log_losses", 1.0), dtype=torch.float64)
+    number = torch.as_tensor(getattr(loss, "log_losses", 1.0), dtype=torch.float64, device="cpu")
     return torch.where(number > 0, number, 1.0)
 
 
