@@ -35,12 +35,10 @@ class GroupedEmbeddings(nn.Module):
         ends = [0, *accumulate(values_and_slots(cardinalities)[1])]
         self.columns = [[at for f in group for at in range(ends[f], ends[f + 1])] for group in self.groups]
         self.width = sum(widths)
-        self.tables = nn.ModuleList(
-            Embeddings(
-                [cardinalities[f] for f in group], widths[group[0]], std=std, random=random, fields=group, columns=own
-            )
-            for group, own in zip(self.groups, self.columns, strict=True)
-        )
+        tables = [Embeddings([cardinalities[f] for f in g], widths[g[0]], std=std, random=random) for g in self.groups]
+        for table, own in zip(tables, self.columns, strict=True):
+            table.columns = own
+        self.tables = nn.ModuleList(tables)
         self.register_buffer("order", torch.tensor(list(chain(*self.columns))), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -34,7 +34,6 @@ class Embeddings(nn.Module):
         width: of the vectors.
         std: of the initial values, normal around 0.
         random: draws them.
-        fields, columns: numbers of the fields, and of their columns among all features; ``None``: all of them.
         first: if the first column has first-order weights, their share of an L2 penalty.
 
     ``sparse``: gradients contain only the rows that a batch looked up. An optimizer may then leave all others
@@ -59,8 +58,6 @@ class Embeddings(nn.Module):
         *,
         std: float,
         random: torch.Generator,
-        fields: Sequence[int] | None = None,
-        columns: Sequence[int] | None = None,
         first: float = 1.0,
     ) -> None:
         super().__init__()
@@ -75,8 +72,7 @@ class Embeddings(nn.Module):
         self.sparse = False
         self.sums: Any = None
         self.trusted = False  # whether all ids of the training ads have been checked
-        self.std, self.fields = std, list(range(len(cardinalities)) if fields is None else fields)
-        self.columns = list(range(sum(self.slots)) if columns is None else columns)
+        self.std, self.columns = std, list(range(sum(self.slots)))  # its columns among all features
         where, slots = torch.get_default_device(), torch.tensor(self.slots, device="cpu")
         for name, bounds in {"starts": F.pad(ends[:-1], (1, 0)), "ends": ends}.items():  # of every column
             self.register_buffer(name, bounds.repeat_interleave(slots).to(where, torch.int32), persistent=False)
@@ -130,7 +126,7 @@ class Embeddings(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        return f"fields={len(self.fields)}, rows={len(self.weight)}, width={self.weight.shape[1]}, std={self.std}"
+        return f"fields={len(self.values)}, rows={len(self.weight)}, width={self.weight.shape[1]}, std={self.std}"
 
 
 def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
@@ -138,15 +134,12 @@ def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
     if not tables or features.is_floating_point():
         return
     features = features.flatten(0, -2)
-    size = 2**16 if features.device.type == "cpu" else max(1, len(features))  # fits a cache
-    some = torch.split(features, size)
-    least = torch.stack([part.amin(0) for part in some]).amin(0).cpu()
-    most = torch.stack([part.amax(0) for part in some]).amax(0).cpu()
+    low, high = features.aminmax(dim=0)
     for table in tables:
-        if features.shape[1] <= max(table.columns):
+        if len(low) <= max(table.columns):
             return  # a forward raises an error
-        values = (table.ends - table.starts).cpu()
-        if bool(((least[table.columns] < 0) | (most[table.columns] >= values)).any()):
+        values = (table.ends - table.starts).to(high.device)
+        if bool(((low[table.columns] < 0) | (high[table.columns] >= values)).any()):
             raise table._outside(features[:, table.columns])
         table.trusted = True
 
@@ -238,12 +231,10 @@ class Perceptron(nn.Module):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
             active = product(active, weight)
             if self.norms is None:
-                active = activated(active, self.biases[k], dropout, seed, self.steps, begin)
-            elif dropout:
-                active = self.norms[k](active)
-                active = activated(active, active.new_zeros(active.shape[1]), dropout, seed, self.steps, begin)
+                bias: Tensor = self.biases[k]
             else:
-                active = self.norms[k](active).relu_()
+                active, bias = self.norms[k](active), active.new_zeros(active.shape[1])
+            active = activated(active, bias, dropout, seed, self.steps, begin)
         if dropout:
             self.steps += 1
         return active

@@ -60,7 +60,7 @@ def widened_adam(
         for moment in ("exp_avg", "exp_avg_sq"):
             own[moment] = own[moment][source].masked_fill_(fresh[:, None], 0.0)
         if len(own.get("seen", ())):
-            share = torch.cat([shares[field] for field in table.fields]).to(own["seen"])
+            share = torch.cat(list(shares[: len(table.values)])).to(own["seen"])
             own["seen"] = torch.where(fresh, share * own["step"], own["seen"][source])
     return state | {"state": states}
 
@@ -80,7 +80,7 @@ def _rows(model: nn.Module, before: Sequence[Values]) -> Iterator[tuple[str, Emb
         if not isinstance(table, Embeddings):
             continue
         sources, fresh, start = [], [], 0
-        for field, values in zip(table.fields, table.values, strict=True):
+        for field, values in enumerate(table.values):
             ids = torch.arange(values)
             is_new = ids >= had[field]
             sources.append(start + ids.masked_fill(is_new, 0))

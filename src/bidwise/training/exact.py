@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bidwise.data.ads import Ads
-from bidwise.losses.named import BidWeightedLogLoss, unchecked
+from bidwise.losses.api import cross_entropy
+from bidwise.losses.named import BidWeightedLogLoss
 from bidwise.models.bags import all_shares
 from bidwise.models.categorical import SparseLogisticRegression
 from bidwise.models.widening import Prior
@@ -59,7 +59,7 @@ def fit_exact(
     All is computed in float64 from the model's own weights on. Gradients of values are added up as whole numbers,
     which have the same sum in any order: on any number of cores, and on a GPU, a run can be repeated bit by bit.
     """
-    problem = _Problem(model, ads, unchecked(loss), show)
+    problem = _Problem(model, ads, loss, show)
     found = None
     if prior is not None:
         problem.solve(prior.precision / (2 * len(ads)), prior.mean)
@@ -69,27 +69,25 @@ def fit_exact(
     else:
         problem.solve(torch.full_like(problem.weights, l2))
     metrics = [METRICS[m] if isinstance(m, str) else m for m in ([metric] if isinstance(metric, str) else metric)]
-    record: dict[str, Any] = {"epoch": problem.passes, "loss": problem.loss}
-    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    best = {}
+    fit = Fit(model, history=[{"epoch": problem.passes, "loss": problem.loss}], prior=found)
+    fit.last = fit.state()
     if valid is not None:
         logits = logits_across(model, valid.features)
         for each in metrics:
-            record[each.name] = each.of(logits, valid).double().cpu()
-            best[each.name] = Best(torch.tensor(problem.passes), record[each.name], state)
-    return Fit(model, best, state, [record], prior=found)
+            value = fit.history[0][each.name] = each.of(logits, valid).double().cpu()
+            fit.best[each.name] = Best(torch.tensor(problem.passes), value, fit.last)
+    return fit
 
 
 class _Problem:
     """Mean loss + Σ_j penalty_j (w_j - centre_j)² as a function of bias and weights, with its gradient; of the ads some
     at a time."""
 
-    def __init__(self, model: SparseLogisticRegression, ads: Ads, loss: Any, show: Callable[..., None]):
-        self.model, self.ads, self.function, self.show = model, ads, copy(loss), show
-        self.function.reduction = "sum"
+    def __init__(self, model: SparseLogisticRegression, ads: Ads, function: Any, show: Callable[[float], None]):
+        self.model, self.ads, self.function, self.show = model, ads, function, show
         self.passes, self.loss = 0, math.nan
-        # no slope is larger: |weight (sigmoid(z) - label)| <= weight max(1, label)
-        steepest = max(float((self._worth(part) * part[0].clamp(min=1)).max()) for _, part in self._parts())
+        # no slope is larger: |worth (sigmoid(z) - label)| <= worth max(1, label)
+        steepest = max(float((worth * labels.clamp(min=1)).max()) for _, _, labels, worth in self._parts())
         places = len(ads) * len(model.table.starts)
         self.scale = 2.0 ** (61 - math.ceil(math.log2(places * max(steepest, 1e-30))))
 
@@ -118,9 +116,9 @@ class _Problem:
     def information(self) -> Tensor:
         """Of each weight, Σ ctr (1 - ctr) over the ads that have its value, each as often as it counts."""
         sums = torch.zeros_like(self.weights)
-        for (ids, share), columns in self._parts():
+        for ids, share, _, worth in self._parts():
             ctr = torch.sigmoid(self._logits(self.model.bias.detach().double(), self.weights, ids, share))
-            one = (ctr * (1 - ctr) * self._worth(columns))[:, None].expand(ids.shape)
+            one = (ctr * (1 - ctr) * worth)[:, None].expand(ids.shape)
             sums.index_add_(0, ids.flatten(), (one if share is None else one * share.square()).flatten())
         return sums
 
@@ -156,12 +154,10 @@ class _Problem:
         bias, weight = point[0], point[1:]
         total = 0.0
         sums = torch.zeros(1 + len(weight), dtype=torch.int64, device=point.device)
-        for (ids, share), (labels, bids, teacher, weights) in self._parts():
-            logits = self._logits(bias, weight, ids, share).requires_grad_()
-            loss = self.function(logits, labels, bids, None, teacher, weights)
-            loss.backward()
-            assert logits.grad is not None
-            slope = logits.grad * self.scale
+        for ids, share, labels, worth in self._parts():
+            logits = self._logits(bias, weight, ids, share)
+            total += float(cross_entropy(logits, labels, worth, "sum"))
+            slope = (torch.sigmoid(logits) - labels) * worth * self.scale
             whole = slope.round().long()
             sums[0] += whole.sum()
             if share is None:
@@ -169,7 +165,6 @@ class _Problem:
             else:
                 whole = (slope[:, None] * share).round_().long().flatten()
             sums[1:].index_add_(0, ids.flatten(), whole)
-            total += float(loss.detach())
         gradient = sums.double() / (self.scale * len(self.ads))
         away = weight if centre is None else weight - centre
         gradient[1:] += 2 * penalty * away
@@ -178,23 +173,17 @@ class _Problem:
         self.show(min(0.99, self.passes / PASSES))
         return self.loss + float((penalty * away.square()).sum()), gradient
 
-    def _parts(self) -> Iterator[tuple[tuple[Tensor, Tensor | None], tuple[Any, ...]]]:
-        """Rows of the table, with their weights in bags, and labels, bids, teacher and weights, of some
-        ads after the other."""
-        ads, table, starts = self.ads, self.model.table, self.model.table.starts
+    def _parts(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor, Tensor]]:
+        """Rows of the table, their shares in bags, labels, and how much ads count, of some ads after the other."""
+        ads, table, loss = self.ads, self.model.table, self.function
         for begin in range(0, len(ads), CHUNK):
             some = slice(begin, begin + CHUNK)
             given = (ads.clicks, ads.exposure, ads.bids, ads.teacher, ads.weights)
-            columns = (None if x is None else x[some].to(starts.device, torch.float64) for x in given)
-            clicks, exposure, *others = columns
-            assert clicks is not None
+            columns: list[Any] = [None if x is None else x[some].to(table.starts.device, torch.float64) for x in given]
+            clicks, exposure, bids, teacher, weights = columns
             labels = clicks if exposure is None else clicks / exposure
-            ids = ads.features[some].to(starts.device)
+            worth = bids**loss.power
+            ids = ads.features[some].to(table.starts.device)
             share = all_shares(ids, table.slots, torch.float64) if table.bags else None
-            yield (ids + starts, share), (labels, *others)
-
-    def _worth(self, columns: tuple[Any, ...]) -> Tensor:
-        """How much ads count."""
-        labels, bids, _, weights = columns
-        worth: Tensor = bids**self.function.power if self.function.power else torch.ones_like(labels)
-        return worth if weights is None else worth * weights
+            labels = labels if teacher is None or loss.value == "clicks" else teacher
+            yield ids + table.starts, share, labels, worth if weights is None else worth * weights
