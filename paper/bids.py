@@ -203,7 +203,4 @@ def _log_bids(bids: Bids, score: Tensor, noise: Tensor, low: float, high: float)
 
 
 def _log_odds(ctr: Tensor) -> Tensor:
-    if ctr.device.type != "cpu":
-        return torch.logit(ctr, 1e-6)
-    clipped = np.clip(ctr.numpy(), 1e-6, 1 - 1e-6)  # numpy's logarithm, which the stores that there are were made with
-    return torch.from_numpy(np.log(clipped / (1 - clipped)))
+    return torch.logit(ctr, 1e-6)

@@ -14,7 +14,7 @@ from bidwise.report.loss_styles import in_order
 from bidwise.report.sections import Cell, Column, Table
 from bidwise.study.recipe import BASELINE
 from paper.criteo_results import CriteoResult, Levels, LossResult, Protocol
-from paper.experiment_figures import criteo_curves, errors, histogram, lam_grid
+from paper.experiment_figures import errors, histogram
 from paper.experiment_views import (
     CALIBRATED,
     OF_BASELINE,
@@ -67,11 +67,6 @@ def criteo_view(result: CriteoResult) -> Experiment:
     )
     drawn = () if data.bids is None else (histogram("Bids of all ads", data.bids.histogram, "bid"),)
     repeats = "repeats" if not once else "first repeat" if once == 1 else f"first {once} repeats"
-    by_lam = (
-        f"Test auctions, each λ at its own best epoch, mean over the {repeats}. The larger λ, the nearer a loss is to "
-        "log loss. Small λs that dwarf the rest are left out."
-    )
-    by_epoch = "Validation auctions, mean over repeats, at the λ that was selected most often."
     how = protocol_terms(config.protocols, "log loss")
     if once:
         how.append(("λ", f"Selected on the {repeats}, which alone trained every λ, and used in all."))
@@ -87,8 +82,6 @@ def criteo_view(result: CriteoResult) -> Experiment:
             Figures(
                 "The paper’s Figures 3, 5 and 6", "Means ± standard errors.", Picture("criteo_levels", _levels(result))
             ),
-            Figures("The weight λ of the log loss", by_lam, lam_grid(result, MODELS)),
-            Figures("Over the epochs", by_epoch, criteo_curves(result, MODELS)),
             Figures("Bids", "Drawn, once for all: the challenge has none.", Picture("criteo_bids", drawn)),
         ],
         paper=_paper_table(result),
@@ -138,14 +131,8 @@ def _comparison(result: CriteoResult, model: str, name: str, protocol: Protocol)
     columns = [welfare[-1], versus("− log loss", f"In % {OF_BASELINE}; the wider interval.", share("difference"))]
     if any(loss.calibrated for loss in losses.values()):
         columns.append(versus("Calibrated", CALIBRATED, share("calibrated")))
-    more = welfare[:-1]
-    for by in ("by_welfare", "by_truth"):
-        if others := protocol.selected(by):
-            gains = {x: None if n == BASELINE else protocol.gain(n, by) for n, x in losses.items() if n in others}
-            words = f"Selected {by.replace('_', ' ')}"
-            more.append(versus(words, f"{words} on validation ads: the epoch, and λ if each repeat does.", gains.get))
     lams = {f"{MODELS[model]} {loss}": found.lam for loss, found in losses.items() if found.lam}
-    tables = tables_of(title, losses, [*columns, auc, log_loss], more)
+    tables = tables_of(title, losses, [*columns, auc, log_loss], welfare[:-1])
     gains_of_all = {loss: protocol.gain(loss) for loss in losses if loss != BASELINE}
     return Comparison(title, gains_of_all, tables, lams, name == "tuned")
 

@@ -36,13 +36,7 @@ AXES = {  # of the maps of markets
     "bid spread": "standard deviation of log bids",
     "teacher": "who gives the soft labels",
 }
-MEASURES = {  # key -> heading, meaning, decimals
-    "revenue": ("Revenue", "What winners pay in a second-price auction, mean per auction.", 4),
-    "squared_error": ("Squared error", "Of the CTR; lower is better.", 5),
-    "calibration_error": ("Calibration error", "Mean |predicted − observed CTR| over bins of equal mass.", 4),
-    "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; 1 is right.", 3),
-    "epoch": ("Epoch", "Selected on validation ads, mean over repeats.", 2),
-}
+EPOCH = {"epoch": ("Epoch", "Selected on validation ads, mean over repeats.", 2)}
 WITH_ERRORS = (
     "Mean welfare, with the standard error of its difference to the average of the six, as the paper defines it."
 )
@@ -107,8 +101,7 @@ def versus(heading: str, meaning: str, of: Callable[[Any], Estimate | None]) -> 
 
 def tables_of(title: str, losses: Mapping[str, Any], columns: list[Column], more: list[Column]) -> list[Table]:
     """An open table, and a folded one with all measures that losses have."""
-    measures = {key: words for key, words in MEASURES.items() if hasattr(losses[BASELINE], key)}
-    more = [*more, *measure_columns(measures, losses.values())]
+    more = [*more, *measure_columns(EPOCH, losses.values())]
     if any(loss.lam for loss in losses.values()):
         more.append(("λ", "Selected: the median, and the range over repeats.", lambda loss: _range(loss.lam or ())))
     folded = by_column(f"{title}: other numbers", "Loss", more, losses, folded=True)

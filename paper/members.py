@@ -121,7 +121,6 @@ def train(
             partial(_fitted, group, ads, valid, students, metrics),
             amount=len(group),
             key="; ".join(map(str, group)),
-            epochs=group[0].epochs,
         )
         for number, group in enumerate(groups)
     ]

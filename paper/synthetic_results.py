@@ -45,10 +45,8 @@ class LossResult(CellGain):
     welfare: float
     difference_to_average: float  # welfare minus the mean of the paper's losses, as the paper draws it
     error_to_average: float
-    revenue: float
     auc: float
     log_loss: float
-    squared_error: float
     ratios: tuple[float, ...]  # share of the optimal welfare in each repeat
 
 
@@ -87,9 +85,6 @@ class WorldShape:
 
     ctr: Histogram
     log10_bid: Histogram
-    mean_ctr: float
-    lowest_bid: float
-    highest_bid: float
 
 
 @dataclass(frozen=True)
@@ -159,7 +154,7 @@ class SyntheticResult:
     protocols: dict[str, Protocol]
     worlds: dict[str, WorldShape]
     kind: ClassVar[str] = "synthetic"
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
 
 
 @dataclass(frozen=True)
@@ -187,7 +182,7 @@ class ReadingsResult:
     config: ReadingsConfig
     readings: dict[str, Losses]
     kind: ClassVar[str] = "readings"
-    format: ClassVar[int] = 1
+    format: ClassVar[int] = 2
 
 
 @dataclass(frozen=True)

@@ -61,10 +61,9 @@ def test_result_has_every_number_of_every_loss(small):
     for protocol in model["protocols"].values():
         assert list(protocol["losses"]) == ["log_loss", "log_plus", "distilled"]
         for loss, found in protocol["losses"].items():
-            for key in ("welfare", "expected_welfare", "auc", "log_loss", "revenue", "calibration_error"):
+            for key in ("welfare", "expected_welfare", "auc", "log_loss"):
                 assert math.isfinite(found[key]), (loss, key)
             assert (found["difference"] is None) == (found["calibrated"] is None) == (loss == "log_loss")
-    assert [row["lam"] for row in model["grid"]["log_plus"]] == list(LAMS)
     assert result["data"]["truth"]
     assert result["data"]["integers"] == "winners"
     assert "verdict" not in result
@@ -183,7 +182,6 @@ def test_measures_agree_with_the_library(store):
     for key, truth in (("welfare", test.clicks), ("expected_welfare", test.truth)):
         expected = bidwise.pooled_welfare(ctr, truth, test.bids, 32)
         assert float(getattr(found, key).mean()) == pytest.approx(expected, rel=1e-6)
-    assert found.revenue == pytest.approx(bidwise.pooled_revenue(ctr, test.truth, test.bids, 32), rel=1e-6)
     line = bidwise.evaluation.calibrator("platt", bidwise.predict(model, valid), valid.clicks)
     scaled = bidwise.pooled_welfare(line(ctr), test.truth, test.bids, 32)
     assert float(found.calibrated.mean()) == pytest.approx(scaled, rel=1e-6)
@@ -192,10 +190,8 @@ def test_measures_agree_with_the_library(store):
     assert blind.expected_welfare is None
     by_clicks = bidwise.pooled_welfare(line(ctr), test.clicks, test.bids, 32)
     assert float(blind.calibrated.mean()) == pytest.approx(by_clicks, rel=1e-6)
-    by_clicks = bidwise.pooled_revenue(ctr, test.clicks, test.bids, 32)
-    assert blind.revenue == pytest.approx(by_clicks, rel=1e-6)
     metrics = bidwise.evaluation.Metrics(ctr, test.clicks, test.bids, size=32).compute()
-    for key in ("auc", "log_loss", "calibration_error", "predicted_over_observed"):
+    for key in ("auc", "log_loss"):
         assert getattr(found, key) == pytest.approx(getattr(metrics, key), rel=1e-6)
 
 
@@ -209,17 +205,6 @@ def test_groups_of_ads_keep_mean_and_spread(store, monkeypatch):
     assert float(groups.mean()) == pytest.approx(float(every_ad.mean()))
     errors = [float(each.std()) / math.sqrt(len(each)) for each in (every_ad, groups)]
     assert errors[1] == pytest.approx(errors[0], rel=0.25)  # the error of a standard deviation of 60 is 9 %
-
-
-def test_validation_welfare_is_that_of_all_auctions(store):
-    dataset = load_dataset(TINY, store.folder, "cpu")
-    valid = dataset.valid
-    assert valid.auction_size == dataset.test.auction_size == 32
-    logits = torch.randn(len(valid), generator=torch.Generator().manual_seed(0))
-    by_name = {metric.name: metric for metric in dataset.selections}
-    for name, truth in (("welfare", valid.clicks), ("expected_welfare", valid.truth)):
-        expected = bidwise.pooled_welfare(torch.sigmoid(logits), truth, valid.bids, 32)
-        assert float(by_name[name].of(logits, valid)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
@@ -240,7 +225,7 @@ def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert {path.stem for path in pieces.iterdir()} >= {trial.name for trial in planned(TINY)}
     models = len(planned(TINY))
-    assert f"model 4 of {models}, epoch 1.0 of 3" in details
+    assert f"model 4 of {models}" in details
     found = read_json(tmp_path / "run" / "result.json")
     assert found["models"]["logistic_regression"]["protocols"] == expected["models"]["logistic_regression"]["protocols"]
 
@@ -271,11 +256,10 @@ def test_unknown_ctr_leaves_realised_welfare(small):
     for trial in planned(TINY):
         kept = Trained.of(kept_result(out / "pieces" / f"{trial.name}.pt"))
         known = {name: replace(each, expected_welfare=None) for name, each in kept.selections.items()}
-        trained[trial] = replace(kept, selections={n: x for n, x in known.items() if n != "expected_welfare"})
+        trained[trial] = replace(kept, selections=known)
     losses = Numbers(TINY, trained, "logistic_regression").protocol("tuned").losses
     assert math.isnan(losses["log_plus"].expected_welfare)
     assert losses["log_plus"].main_welfare == losses["log_plus"].welfare
-    assert losses["log_plus"].by_truth is None
 
 
 def test_another_store_or_configuration_is_refused(store, small, tmp_path):
@@ -371,16 +355,9 @@ def test_lam_is_chosen_on_the_first_repeats_and_used_in_all(simulated):
     best = min(tried, key=lambda lam: tried[lam].value)
     model = result["models"]["logistic_regression"]
     assert model["protocols"]["tuned"]["losses"]["log_plus"]["lam"] == [best] * 3
-    assert model["protocols"]["tuned"]["losses"]["log_plus"]["by_welfare"]["lam"] == [best] * 3
     for repeat in (1, 2):  # the chosen one, and 3 for the other protocol
         lams = {name for name in names if name.startswith(f"logistic_regression-{repeat:02d}-log_plus")}
         assert lams == {f"logistic_regression-{repeat:02d}-log_plus-{lam:g}" for lam in {best, 3.0}}
-    assert [row["lam"] for row in model["grid"]["log_plus"]] == list(LAMS)
-    row = next(row for row in model["grid"]["log_plus"] if row["lam"] == best)
-    assert row["welfare"] == pytest.approx(float(tried[best].welfare.mean()))
-    assert row["welfare_error"] is None
-    first = selections(out, "logistic_regression-00-log_loss")["log_loss"]
-    assert model["grid_log_loss"]["welfare"] == pytest.approx(float(first.welfare.mean()))
 
 
 def test_lam_is_selected_by_the_sum_over_the_first_repeats():
@@ -394,8 +371,8 @@ def test_lam_is_selected_by_the_sum_over_the_first_repeats():
     trained = {}
     for trial in planned(config):
         value = values.get((trial.repeat, trial.recipe.lam), 0.0)
-        of_test = Measured(torch.zeros(1), None, torch.zeros(1), 0.5, 0.5, 0.0, 0.0, 1.0, value=value)
-        trained[trial] = Trained({"log_loss": of_test}, {}, 1)
+        of_test = Measured(torch.zeros(1), None, torch.zeros(1), 0.5, 0.5, value=value)
+        trained[trial] = Trained({"log_loss": of_test}, 1)
     lams = selected_lams(config, trained)
     assert lams == {("deepfm", "log_plus"): 3.0}
     rest = [trial for trial in planned(config, lams) if trial not in trained]
@@ -441,7 +418,7 @@ def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
     assert (config.epochs, config.schedule, config.l2, config.lams) == (2, "cosine", 1e-5, (1, 3, 10))
     assert "400 test ads are a trial" in capsys.readouterr().out
     assert "3,200" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert (tmp_path / "run" / "figures" / "criteo_lambda.svg").exists()
+    assert (tmp_path / "run" / "figures" / "criteo_welfare.svg").exists()
 
 
 def test_the_command_asks_for_data_or_rows(tmp_path, monkeypatch, capsys):
