@@ -80,6 +80,12 @@ class Map:
         """Rows along y, in them cells along x."""
         return [[self.at(x, y) for x in self.x.levels] for y in self.y.levels]
 
+    @property
+    def corners(self) -> Map:
+        """The map of the first and the last level of both axes."""
+        x, y = (Axis(axis.name, (axis.levels[0], axis.levels[-1])) for axis in (self.x, self.y))
+        return replace(self, x=x, y=y)
+
 
 MISSPECIFIED = Axis("misspecification", (0.0, 0.25, 0.5, SHARE))
 CORRELATION, SPREAD = Axis("correlation", (0.0, 0.25, 0.5, 0.75)), Axis("bid spread", (0.2, 0.4, 0.8, 1.6))
@@ -117,7 +123,7 @@ def run(
     config = checked(config)
     folder = open_folder(out, {"experiment": "regimes", **asdict(config)})
     where = environment(device)  # now: the sources may change while it runs
-    asked = [m for m in MAPS if m.name in config.maps]
+    asked = [m.corners if config.corners else m for m in MAPS if m.name in config.maps]
     of_world: dict[World, list[Cell]] = {}
     for cell in dict.fromkeys(cell for m in asked for row in m.cells for cell in row):
         of_world.setdefault(cell.world, []).append(cell)

@@ -198,6 +198,7 @@ class RegimesConfig:
         test_ads: ads of the auctions that measure welfare.
         lams: weights of the log loss to try; by default 0.003 to 300.
         maps: names of maps, misspecification_correlation, spread_size and teacher; by default all three.
+        corners: only the first and the last level of each axis, a quarter of the cells.
         student: set by the experiment.
     """
 
@@ -209,6 +210,7 @@ class RegimesConfig:
     test_ads: int = 200_000
     lams: tuple[float, ...] = ()
     maps: tuple[str, ...] = ()
+    corners: bool = False
     student: str = ""
 
 

@@ -585,6 +585,7 @@ def test_auction_sizes_cut_the_same_ads():
 
 
 SMALL_REGIMES = {
+    "corners": True,
     "repeats": 2,
     "epochs": 1,
     "training_ads": 600,
@@ -594,18 +595,7 @@ SMALL_REGIMES = {
 }
 
 
-def _few_levels(monkeypatch):
-    """The same maps with the first and last level of each axis."""
-    axes = ("x", "y")
-    few = []
-    for m in regimes.MAPS:
-        ends = {axis: getattr(m, axis).levels[:: len(getattr(m, axis).levels) - 1] for axis in axes}
-        few.append(replace(m, **{a: replace(getattr(m, a), levels=ends[a]) for a in axes}))
-    monkeypatch.setattr(regimes, "MAPS", tuple(few))
-
-
-def test_every_cell_of_every_map_has_an_interval_and_resumes(monkeypatch, tmp_path):
-    _few_levels(monkeypatch)
+def test_every_cell_of_every_map_has_an_interval_and_resumes(tmp_path):
     config = RegimesConfig(**SMALL_REGIMES)
     shown = []
     result = regimes.run(config, tmp_path / "run", progress=lambda _, done, detail="": shown.append(done))
