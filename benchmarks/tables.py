@@ -192,6 +192,7 @@ def _lines(runs: Sequence[Path]) -> Iterator[str]:
         made = json.loads((run / "environment.json").read_text(encoding="utf-8"))
         yield from ("", f"## `{run.name}`", "")
         yield f"*`{made['command']}`; {made['machine']}; commit {made['commit']}; [numbers]({run.name}/result.json).*"
+        yield from ("", f"*{made['note']}*") if "note" in made else ()
         for title, lines in tables(run).items():
             yield from ("", f"### {title}", "", *lines)
 

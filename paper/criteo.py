@@ -75,7 +75,7 @@ def _train_all(
     tasks.expected = len(planned(config, lams))  # at most: the selected lam may be one that is trained anyway
     for taught in (False, True):
         train_these([trial for trial in first if (trial.recipe.teacher is not None) == taught])
-    if config.lam_repeats is not None and "tuned" in config.protocols:
+    if "tuned" in config.protocols:
         every = planned(config, selected_lams(config, trained))
         tasks.expected = len(every)
         train_these([trial for trial in every if trial not in trained])
@@ -120,19 +120,12 @@ class Numbers:
         return best(self.config.lams, TUNED, value) or self.config.lam
 
     def chosen(self, loss: str, protocol: str) -> list[Measured]:
-        """For each repeat the last model, or the one with the best validation log loss of all epochs and lams.
-
-        With ``lam_repeats`` lam is already selected.
-        """
-        lams = self.config.lams_of(loss, protocol)
-        if self.config.lam_repeats is not None and len(lams) > 1:
-            lams = (self.best_lam(loss),)
+        """For each repeat the last model with the paper's lam, or the best epoch with the best lam."""
         selection = CONVERGED if protocol == "converged" else TUNED
-        models = []
-        for repeat in range(self.config.repeats):
-            tried = [self.of_trial(repeat, loss, lam, protocol).selections[selection] for lam in lams]
-            models.append(best(tried, TUNED, lambda tested: tested.value) or tried[0])  # the last one has no value
-        return models
+        lams = self.config.lams_of(loss, protocol)
+        lam = self.best_lam(loss) if len(lams) > 1 else lams[0]
+        repeats = range(self.config.repeats)
+        return [self.of_trial(repeat, loss, lam, protocol).selections[selection] for repeat in repeats]
 
     def protocol(self, name: str) -> Protocol:
         """The numbers of every loss."""

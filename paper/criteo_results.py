@@ -79,8 +79,7 @@ class CriteoConfig:
         batch_size: ads in a batch; by default the paper's, 256 for DeepFM and 512 for DCN.
         sums: add up pairs and log loss, as the paper prints its losses, instead of taking means.
         lams: what the tuned protocol tries; the paper has 0.1, 1, 3, 5 and 10.
-        lam_repeats: select lam once, by validation log loss summed over the first so many repeats, which alone train
-            every lam; by default each repeat selects its own.
+        lam_repeats: how many repeats train every lam, by default all; validation log loss summed over them selects one.
         precision: float32, or mixed for products of matrices on the tensor cores of a GPU.
         ads: training ads, set by the run.
     """

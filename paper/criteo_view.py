@@ -49,7 +49,7 @@ PAPER = {
 
 def criteo_view(result: CriteoResult) -> Experiment:
     """The paper's Criteo experiment."""
-    config, data, once = result.config, result.data, result.config.lam_repeats
+    config, data = result.config, result.data
     train, valid, test = (f"{data.splits[name]:,}" for name in SPLITS)
     facts = [
         (train, "training ads" + (f" of the world {config.world}" if config.rows else "")),
@@ -66,10 +66,9 @@ def criteo_view(result: CriteoResult) -> Experiment:
         for name, model in result.models.items()
     )
     drawn = () if data.bids is None else (histogram("Bids of all ads", data.bids.histogram, "bid"),)
-    repeats = "repeats" if not once else "first repeat" if once == 1 else f"first {once} repeats"
     how = protocol_terms(config.protocols, "log loss")
-    if once:
-        how.append(("λ", f"Selected on the {repeats}, which alone trained every λ, and used in all."))
+    if "tuned" in config.protocols:
+        how.append(("λ", f"Selected on the first {counted(len(config.trying_lams), 'repeat')}, and used in all."))
     return Experiment(
         title="The paper’s Criteo experiment" + (", on simulated ads" if data.known_ctr else ""),
         unit=OF_BASELINE,

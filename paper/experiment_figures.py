@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +15,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bidwise.evaluation.estimate import NONE, Estimate, Outcome
 from bidwise.losses.definition import surrogate_of
-from bidwise.report.curves import named_lines
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Whisker, ticks, whiskers
-from bidwise.report.formatting import number
 from bidwise.report.loss_styles import FAMILIES, family_of, in_order, look_of
 from bidwise.report.sections import OUTCOMES
 from paper.comparisons import Difference, points
 from paper.pictures import Picture
-from paper.synthetic_results import CellGain, Histogram, MapResult, SyntheticResult
-
-Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # name -> x, y
+from paper.synthetic_results import CellGain, Histogram, MapResult
 
 
 def forest(title: str, gains: Mapping[str, Estimate], label: str, *, families: bool) -> Panel:
@@ -42,34 +38,6 @@ def forest(title: str, gains: Mapping[str, Estimate], label: str, *, families: b
         rows.append(replace(row, fades=False, below=below))
     said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
     return whiskers(title, rows, label, f"{title}: {label}. {said}.", NARROW)
-
-
-def _lines(title: str, lines: Lines, label: str) -> Panel:
-    """Lines over epochs, each with its name at its end."""
-    said = []
-    for name, (xs, ys) in lines.items():
-        known = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
-        if known:
-            said.append(f"{name}: {known[0][1]:.4f} at {known[0][0]:g}, {known[-1][1]:.4f} at {known[-1][0]:g}")
-
-    def paint(axes: Axes) -> None:
-        named_lines(axes, lines, {name: look_of(name) for name in lines})
-        steps = axes.yaxis.get_major_locator().tick_values(*axes.get_ylim())
-        places = max(0, -math.floor(math.log10(steps[1] - steps[0]) + 1e-9))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: number(y, places)))
-        axes.set_ylabel(label)
-
-    return Panel(title, f"{title} by epoch. {'; '.join(said)}.", 3.4, paint, width=4.4)
-
-
-def synthetic_curves(result: SyntheticResult, titles: Mapping[str, str]) -> Picture:
-    """Validation welfare over epochs, by protocol."""
-    panels = []
-    for name, protocol in result.protocols.items():
-        curves = {loss: protocol.curves[loss] for loss in in_order(protocol.curves)}
-        lines = {loss: (curve.epoch, [100 * y for y in curve.ratio]) for loss, curve in curves.items()}
-        panels.append(_lines(titles[name], lines, "welfare, % of the optimum"))
-    return Picture("learning_curves", tuple(panels))
 
 
 def errors(title: str, means: Mapping[str, tuple[float, float]], label: str) -> Panel:

@@ -75,6 +75,7 @@ def experiment_page(run: Run, key: str) -> RunPage:
     """Verdict, gains, the paper's numbers, ours, figures, and how it was done."""
     shown = VIEWS[run.result.kind](run.result)
     headline, *others = verdict(shown)
+    others += [run.environment["note"]] if "note" in run.environment else []
     tables = [table for each in shown.comparisons for table in each.tables]
     lead = (
         f"Difference to the baseline on the same auctions, in % {shown.unit}, with 95 % intervals; full marks where "

@@ -113,7 +113,7 @@ def checked(config: RegimesConfig) -> RegimesConfig:
     for name in config.maps:
         check_name("maps", name, [m.name for m in MAPS])
     maps = tuple(m.name for m in MAPS if not config.maps or m.name in config.maps)
-    return replace(config, lams=config.lams or LAMS, maps=maps, student=STUDENT)
+    return replace(config, lams=config.lams or LAMS, maps=maps)
 
 
 def run(

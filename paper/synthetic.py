@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from bidwise.auctions import optimal_welfare
 from bidwise.checks import check_name, check_positive
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS, World
-from bidwise.evaluation.estimate import Estimate
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
 from bidwise.run_folder import environment, open_folder
@@ -30,7 +29,6 @@ from paper.comparisons import gain, mean_and_error, platt_scaled
 from paper.grids import LAMS, grid, seeds_of
 from paper.members import LAST, Selected, Students, Trained, select, train
 from paper.synthetic_results import (
-    Curve,
     Histogram,
     Losses,
     LossResult,
@@ -87,14 +85,11 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
     check_name("reading", config.reading, SETTINGS)
     check_name("protocol", config.protocol, PROTOCOLS)
     check_name("init", config.init, INITS)
-    setting = SETTINGS[config.reading]
     asked = (BASELINE, *config.losses) if config.losses else LOSSES  # it is the baseline and the teacher of all others
     config = replace(
         config,
         losses=tuple(loss for loss in known if loss in asked),
-        training_ads=config.training_ads or setting.training_ads,
-        student=setting.student,
-        learning_rate=setting.learning_rate,
+        training_ads=config.training_ads or SETTINGS[config.reading].training_ads,
         lams=config.lams or LAMS,
     )
     ones = dict.fromkeys(("epochs", "every", "validation_auctions", "test_auctions", "patience"), 1)
@@ -123,11 +118,11 @@ def run(
     protocols: dict[str, Protocol] = {}
     if converged in wanted:
         trained = study.train("converged", converged, LAST)
-        protocols["converged_sums" if config.sums else "converged"] = study.protocol(trained, LAST)
+        protocols["converged_sums" if config.sums else "converged"] = Protocol(study.judge(trained, LAST))
         if sums:
-            protocols["converged_sums"] = study.protocol(study.train("sums", sums, LAST, trained), LAST)
+            protocols["converged_sums"] = Protocol(study.judge(study.train("sums", sums, LAST, trained), LAST))
     if tuned in wanted:
-        protocols["tuned"] = study.protocol(study.train("tuned", tuned, BY_TRUTH), BY_TRUTH)
+        protocols["tuned"] = Protocol(study.judge(study.train("tuned", tuned, BY_TRUTH), BY_TRUTH))
     worlds = {world: _shape(world, config.seed) for world in dict.fromkeys(("plotted", "printed", config.reading))}
     optimal = float(best_possible(study.test).mean())
     result = SyntheticResult(bidwise.__version__, config, optimal, protocols, worlds)
@@ -174,9 +169,10 @@ class Study:
         seeds = seeds_of(config.seed, config.repeats)
         ads, valid, test = drawn(config, seeds)
         dtype = torch.float64 if world_of(config).spread > 2 else torch.float32
-        students = Students(ads.width, seeds, HIDDEN[config.student], config.init, dtype, device)
-        options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
-        recipe = Recipe(model=config.student, unit=1.0, **options)
+        setting = SETTINGS[config.reading]
+        students = Students(ads.width, seeds, HIDDEN[setting.student], config.init, dtype, device)
+        options = {name: getattr(config, name) for name in ("epochs", "batch_size", "every")}
+        recipe = Recipe(model=setting.student, unit=1.0, learning_rate=setting.learning_rate, **options)
         return cls(recipe, config.losses, ads, valid, test, students, partial(_on_all_cores, cache, device))
 
     def recipes(self, lams: Sequence[float], **changes: Any) -> list[Recipe]:
@@ -217,10 +213,11 @@ class Study:
         base, losses = measures[BASELINE], {}
         for loss, mine in measures.items():
             to_average, error = mean_and_error((mine.welfare - average).tolist())
+            means: dict[str, Any] = {name: float(getattr(mine, name).mean()) for name in ("welfare", "auc", "log_loss")}
             losses[loss] = LossResult(
                 **vars(gain(mine.welfare, base.welfare, optimal)),
                 **_choice(selected[loss]),
-                **{name: float(getattr(mine, name).mean()) for name in ("welfare", "auc", "log_loss")},
+                **means,
                 difference_to_average=to_average,
                 error_to_average=error,
                 calibrated=gain(mine.calibrated, base.calibrated, optimal),
@@ -228,12 +225,6 @@ class Study:
                 by_clicks=clicked.get(loss),
             )
         return losses
-
-    def protocol(self, trained: Fits, metric: str) -> Protocol:
-        """The losses, and how they got there."""
-        best = best_possible(self.valid)
-        curves = {loss: _curve(select(fits, metric).curve, best) for loss, fits in trained.items()}
-        return Protocol(self.judge(trained, metric), curves)
 
     def _measured(self, selected: Selected) -> Measures:
         return measured(self.students.trained(selected.weights), self.valid, self.test)
@@ -290,18 +281,6 @@ def best_possible(ads: Ads) -> Floats:
     assert ads.truth is not None
     rows = zip(ads.truth, ads.bids, strict=True)
     return np.array([optimal_welfare(truth, bids, ads.offsets).mean().item() for truth, bids in rows])
-
-
-def _curve(curve: Mapping[float, Tensor], optimal: Floats) -> Curve:
-    """Mean of welfare / optimal over repeats with a 95 % interval, epoch by epoch."""
-    shares = [(welfare.numpy() / optimal).tolist() for welfare in curve.values()]
-    means = [Estimate.over_repeats(row) for row in shares]
-    return Curve(
-        tuple(curve),
-        tuple(float(np.mean(row)) for row in shares),
-        tuple(each.ci_low for each in means),
-        tuple(each.ci_high for each in means),
-    )
 
 
 def _shape(reading: str, seed: int) -> WorldShape:

@@ -98,16 +98,16 @@ def test_differences_are_paired_by_repeat(small):
     assert read.gain("log_plus").difference == pytest.approx((sum(apart) / 2) / (sum(base) / 2))
 
 
-def test_lam_is_chosen_by_validation_log_loss_in_every_repeat(small):
+def test_lam_is_chosen_by_the_validation_log_loss_of_all_repeats(small):
     out, result = small
-    losses, welfare = result["models"]["logistic_regression"]["protocols"]["tuned"]["losses"], []
-    for repeat in range(2):
-        names = {lam: trial_of(TINY, "logistic_regression", repeat, "log_plus", lam, "tuned").name for lam in LAMS}
-        tried = {lam: selections(out, name)["log_loss"] for lam, name in names.items()}
-        best = min(tried, key=lambda lam: tried[lam].value)
-        assert losses["log_plus"]["lam"][repeat] == best
-        welfare.append(float(tried[best].welfare.mean()))
-    assert losses["log_plus"]["welfare"] == pytest.approx(sum(welfare) / 2)
+    found = result["models"]["logistic_regression"]["protocols"]["tuned"]["losses"]["log_plus"]
+    tried = {lam: [] for lam in LAMS}
+    for lam in LAMS:
+        names = [trial_of(TINY, "logistic_regression", repeat, "log_plus", lam, "tuned").name for repeat in range(2)]
+        tried[lam] = [selections(out, name)["log_loss"] for name in names]
+    best = min(tried, key=lambda lam: sum(each.value for each in tried[lam]))
+    assert found["lam"] == [best, best]
+    assert found["welfare"] == pytest.approx(np.mean([float(each.welfare.mean()) for each in tried[best]]))
 
 
 def test_teachers_are_the_log_loss_model_of_the_same_repeat_and_protocol(store, small):
@@ -236,18 +236,16 @@ def test_workers_find_what_one_finds(store, small, tmp_path):
     assert found["models"]["logistic_regression"]["protocols"] == small[1]["models"]["logistic_regression"]["protocols"]
 
 
-def test_deepfm_and_dcn_run_with_the_papers_losses(store, tmp_path):
-    config = CriteoConfig(
-        models=("deepfm", "dcn"), losses=("log_teacher",), protocol="converged", repeats=1, auction_size=32, every=5
-    )
-    result = run(config, store.folder, tmp_path / "run")
+def test_deepfm_and_dcn_run_as_printed_but_for_repeats_steps_and_auctions(store, tmp_path):
+    small = {"protocol": "converged", "repeats": 1, "auction_size": 32, "every": 5, "steps": 15}
+    result = run(CriteoConfig(**{**AS_PRINTED, **small}), store.folder, tmp_path / "run")
     for model in ("deepfm", "dcn"):
         gain = result.models[model].protocols["converged"].gain("log_teacher")
         assert gain.auctions.known
         assert not gain.repeats.known
         assert gain.outcome == "unclear"
-    assert result.models["dcn"].epochs == 2.1
-    assert result.models["deepfm"].epochs == 3
+    assert [result.models[name].steps for name in ("deepfm", "dcn")] == [3 * 13, 15]
+    assert [result.models[name].batch_size for name in ("deepfm", "dcn")] == [256, 512]
 
 
 def test_unknown_ctr_leaves_realised_welfare(small):

@@ -357,8 +357,10 @@ def test_one_repeat_has_numbers_and_no_interval(tmp_path):
     assert "One repeat has no interval" in said(typed_result(result))[-1]
 
 
-def test_the_printed_reading_explains_itself(tmp_path):
-    result = run(tiny(reading="printed", losses=("bid_weighted", "log", "log_plus", "log_teacher")), tmp_path / "run")
+def test_as_printed_it_runs_and_bids_span_twenty_orders_of_magnitude(tmp_path):
+    config = replace(tiny(), **{**synthetic.AS_PRINTED, "repeats": 2})
+    result = run(config, tmp_path / "run")
+    assert list(result["protocols"]) == ["converged_sums"]
     assert all(found["welfare"] > 0 for p in result["protocols"].values() for found in p["losses"].values())
     edges = result["worlds"]["printed"]["log10_bid"]["edges"]
     assert edges[-1] - edges[0] > 20
@@ -485,7 +487,7 @@ def _losses(**gains):
 
 
 def _result(converged, tuned):
-    protocols = {"converged": Protocol(converged, {}), "tuned": Protocol(tuned, {})}
+    protocols = {"converged": Protocol(converged), "tuned": Protocol(tuned)}
     return SyntheticResult("0", synthetic.checked(SyntheticConfig()), 1.0, protocols, {})
 
 

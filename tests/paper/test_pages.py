@@ -19,7 +19,7 @@ from bidwise.report.sections import Run
 from bidwise.study.recipe import BASELINE
 from paper.comparisons import Difference, points
 from paper.criteo_view import PAPER
-from paper.experiment_views import AXES, FIGURE_2
+from paper.experiment_views import AXES
 from paper.pages import experiment_pictures, experiment_summary, experiments_page, read_result, report, typed_result
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -54,8 +54,6 @@ def one_repeat():
     data["protocols"] = {"converged": data["protocols"]["converged"]}
     for numbers in data["protocols"]["converged"]["losses"].values():
         numbers |= {"ci_low": None, "ci_high": None, "error_to_average": None}
-    for line in data["protocols"]["converged"]["curves"].values():
-        line |= {"low": [None] * len(line["low"]), "high": [None] * len(line["high"])}
     return typed_result(data)
 
 
@@ -193,9 +191,6 @@ def test_lams_at_an_end_of_their_grid_are_named():
 
 
 def test_what_was_not_run_is_not_shown():
-    assert page_of("plotted").count("Its Figure 2, which has no numbers.") == 2
-    assert all(f">{words}</td>" in page_of("plotted") for words in FIGURE_2.values())
-    assert "Its Figure 2" not in page_of("misspecified")
     assert "literal sums" not in page_of("misspecified")
     assert "Tuned (on validation auctions)" not in page_of("one repeat")
     unknown = replace(result_of("criteo_full").data, truth=None, optimal_welfare=math.nan)
