@@ -68,7 +68,7 @@ def criteo_view(result: CriteoResult) -> Experiment:
     drawn = () if data.bids is None else (histogram("Bids of all ads", data.bids.histogram, "bid"),)
     how = protocol_terms(config.protocols, "log loss")
     if "tuned" in config.protocols:
-        how.append(("λ", f"Selected on the first {counted(len(config.trying_lams), 'repeat')}, and used in all."))
+        how.append(("λ", f"Selected on {counted(len(config.trying_lams), 'repeat')}, and used in all."))
     return Experiment(
         title="The paper’s Criteo experiment" + (", on simulated ads" if data.known_ctr else ""),
         unit=OF_BASELINE,

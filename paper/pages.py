@@ -113,7 +113,8 @@ def experiment_summary(result: Any) -> str:
 
 def _forest(shown: Experiment) -> Picture:
     label = f"difference to the baseline, % {shown.unit}"
-    panels = [forest(each.title, each.gains, label, families=bool(shown.losses)) for each in shown.comparisons]
+    families = bool(shown.losses) and not shown.worlds  # else what is compared are readings or recipes
+    panels = [forest(each.title, each.gains, label, families=families) for each in shown.comparisons]
     return Picture(
         shown.forest, tuple(panel for panel, each in zip(panels, shown.comparisons, strict=True) if each.gains)
     )
