@@ -378,27 +378,6 @@ def test_lam_is_selected_by_the_sum_over_the_first_repeats():
     assert planned(replace(config, lam_repeats=None)) == planned(replace(config, lam_repeats=3), lams)
 
 
-def test_a_simulated_run_resumes_with_other_workers_and_finds_the_same(simulated, tmp_path):
-    out, expected = simulated
-    shutil.copytree(out, tmp_path / "run")
-    gone = sorted((tmp_path / "run" / "pieces").iterdir())[1::3]
-    for path in gone:
-        path.unlink()
-    shown = []
-    run(SIMULATED, None, tmp_path / "run", workers=3, progress=lambda work, done, detail: shown.append(done))
-    found = read_json(tmp_path / "run" / "result.json")
-    assert shown == sorted(shown)
-    assert shown[-1] == pytest.approx(1.0)
-    assert all(path.exists() for path in gone)
-    protocols = (result["models"]["logistic_regression"]["protocols"] for result in (found, expected))
-    assert next(protocols) == next(protocols)
-
-
-def test_other_simulated_ads_are_refused(simulated):
-    with pytest.raises(bidwise.InputError, match="rows = 4000 there and 5000 here"):
-        run(replace(SIMULATED, rows=5_000), None, simulated[0])
-
-
 @pytest.mark.parametrize(("rows", "data"), [(None, None), (4_000, "store")])
 def test_ads_are_of_a_store_or_simulated(rows, data, tmp_path):
     with pytest.raises(bidwise.InputError, match=r"data must be a store .* or rows .*; found (neither|both)"):

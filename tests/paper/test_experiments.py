@@ -214,27 +214,6 @@ def test_sums_change_losses_with_lam_alone(small):
     assert not {"log", "log_plus"} & same
 
 
-def test_an_interrupted_run_resumes(small, tmp_path):
-    _, result = small
-
-    class Cut(Exception):
-        pass
-
-    def cut(_, done, detail=""):
-        if done > 0.4:
-            raise Cut
-
-    out = tmp_path / "run"
-    with pytest.raises(Cut):
-        synthetic.run(tiny(), out, progress=cut)
-    before = {path.name: path.stat().st_mtime_ns for path in (out / "pieces").iterdir()}
-    assert before
-    assert not (out / "result.json").exists()
-    assert run(tiny(), out)["protocols"] == result["protocols"]
-    after = {path.name: path.stat().st_mtime_ns for path in (out / "pieces").iterdir()}
-    assert before.items() <= after.items()  # not computed again
-
-
 def test_pieces_of_another_grouping_or_damaged_ones_are_computed_again(small, tmp_path, monkeypatch):
     _, result = small
     out = tmp_path / "run"
