@@ -16,7 +16,7 @@ from paper.comparisons import Difference
 from paper.criteo_world import CRITEO_WORLDS
 from paper.dcn import MODELS
 from paper.grids import LAMS
-from paper.synthetic_results import Histogram, check_wholes
+from paper.synthetic_results import check_wholes
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 CHOICES = {
@@ -168,17 +168,6 @@ class CriteoConfig:
 
 
 @dataclass(frozen=True)
-class Bids:
-    """How the bids of all ads were drawn, and how they came out."""
-
-    kind: str
-    options: dict[str, Any]
-    mean: float
-    quantiles: dict[str, float]
-    histogram: Histogram
-
-
-@dataclass(frozen=True)
 class Truth:
     """What the true CTR reaches on the test ads."""
 
@@ -197,7 +186,7 @@ class AdsOfRun:
     values: int
     integers: str | None = None
     min_count: int | None = None
-    bids: Bids | None = None
+    bids: dict[str, Any] | None = None  # how they were drawn, as the schema of a store has it
     optimal_welfare: float = math.nan  # expected, where the true CTR is known
     truth: Truth | None = None
 

@@ -15,7 +15,6 @@ from bidwise.data.ads import Ads
 from bidwise.data.store import SPLITS, Store
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.pooled import Pool, Pooled, pooled_welfare
-from bidwise.json_files import from_json
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
@@ -26,7 +25,7 @@ from bidwise.training.validation import logits_of, predict
 from bidwise.workers import Show
 from paper.comparisons import platt_scaled
 from paper.criteo_device import simulated_ads
-from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, Bids, CriteoConfig, Truth
+from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, CriteoConfig, Truth
 from paper.dcn import MODELS
 from paper.tasks import kept_result
 
@@ -55,7 +54,7 @@ class Dataset:
             entropy = -(clicks * ctr.log() + (1 - clicks) * (-ctr).log1p()).mean()
             truth = Truth(auc(ctr, clicks), float(entropy))
             optimum = pooled_welfare(ctr, ctr, self.test.bids, config.auction_size)
-        options, bids = self.schema.get("options", {}), self.schema.get("bids")
+        options = self.schema.get("options", {})
         return AdsOfRun(
             name=self.name,
             splits={name: len(getattr(self, name)) for name in SPLITS},
@@ -64,7 +63,7 @@ class Dataset:
             values=sum(self.cardinalities),
             integers=options.get("integers"),
             min_count=options.get("min_count"),
-            bids=None if bids is None else from_json(Bids, bids, f"bids of {self.name}"),
+            bids=self.schema.get("bids"),
             optimal_welfare=optimum,
             truth=truth,
         )

@@ -14,7 +14,7 @@ from bidwise.report.loss_styles import in_order
 from bidwise.report.sections import Cell, Column, Table
 from bidwise.study.recipe import BASELINE
 from paper.criteo_results import CriteoResult, Levels, LossResult, Protocol
-from paper.experiment_figures import errors, histogram
+from paper.experiment_figures import errors
 from paper.experiment_views import (
     CALIBRATED,
     OF_BASELINE,
@@ -65,7 +65,6 @@ def criteo_view(result: CriteoResult) -> Experiment:
         f"{MODELS[name]}: {counted(model.epochs, 'epoch')} in batches of {model.batch_size:,}, {model.steps:,} steps"
         for name, model in result.models.items()
     )
-    drawn = () if data.bids is None else (histogram("Bids of all ads", data.bids.histogram, "bid"),)
     how = protocol_terms(config.protocols, "log loss")
     if "tuned" in config.protocols:
         how.append(("λ", f"Selected on {counted(len(config.trying_lams), 'repeat')}, and used in all."))
@@ -81,7 +80,6 @@ def criteo_view(result: CriteoResult) -> Experiment:
             Figures(
                 "The paper’s Figures 3, 5 and 6", "Means ± standard errors.", Picture("criteo_levels", _levels(result))
             ),
-            Figures("Bids", "Drawn, once for all: the challenge has none.", Picture("criteo_bids", drawn)),
         ],
         paper=_paper_table(result),
         how=[("Trainings", sizes), *how],

@@ -163,16 +163,6 @@ def test_what_is_printed_is_what_is_trained():
         CriteoConfig(steps=10, models=("deepfm",))
 
 
-def test_losses_have_the_papers_slope():
-    def loss(name, lam=None):
-        return CriteoConfig().recipe("deepfm", name, lam).loss_function
-
-    assert loss("log_teacher", 5.0).options.sigma == 3.0
-    assert loss("log_teacher", 5.0).lam == 5.0
-    assert loss("log_weighted", 1.0).options.weighting == 3.0
-    assert repr(loss("log_loss")) == repr(bidwise.LOSSES["log_loss"])
-
-
 def test_measures_agree_with_the_library(store):
     test = store.ads("test", auction_size=32)
     model = SparseLogisticRegression(store.cardinalities, std=0.3)
@@ -338,7 +328,6 @@ def test_simulated_rows_need_no_store(simulated):
     assert result["data"]["integers"] == "winners"
     assert result["data"]["truth"]
     assert result["data"]["bids"]["kind"] == "deepfm"
-    assert sum(result["data"]["bids"]["histogram"]["counts"]) == 4_000
     model = result["models"]["logistic_regression"]
     assert model["batch_size"] == 512
     assert model["steps"] == 21  # three epochs of 7
@@ -391,7 +380,7 @@ def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
     assert paper_command(monkeypatch, "criteo", *asked.split(), "--out", tmp_path / "run") == 0
     result = read_result(tmp_path / "run", CriteoResult)
     config = result.config
-    assert (config.world, result.data.bids.kind) == ("threeway", CRITEO_WORLDS["threeway"].bids.kind)
+    assert (config.world, result.data.bids["kind"]) == ("threeway", CRITEO_WORLDS["threeway"].bids.kind)
     assert (config.epochs, config.schedule, config.l2, config.lams) == (2, "cosine", 1e-5, (1, 3, 10))
     assert "400 test ads are a trial" in capsys.readouterr().out
     assert "3,200" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

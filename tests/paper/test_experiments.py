@@ -548,12 +548,6 @@ def test_worlds_of_the_maps_differ_in_one_thing_alone():
     assert (base.spread, base.correlation, base.shift) == (named.spread, named.correlation, named.shift)
 
 
-def test_maps_have_at_least_four_levels_an_axis():
-    assert {(len(m.x.levels), len(m.y.levels)) for m in regimes.MAPS} == {(4, 4)}
-    asked = {m.x.name for m in regimes.MAPS} | {m.y.name for m in regimes.MAPS}
-    assert asked == {"misspecification", "correlation", "bid spread", "auction size", "teacher"}
-
-
 def test_auction_sizes_cut_the_same_ads():
     random = torch.Generator().manual_seed(0)
     ads = bidwise.data.WORLDS["plotted"].market(random).ads(100, random)
