@@ -14,11 +14,10 @@ from bidwise.checks import (
     InputError,
     check_ads,
     check_between,
+    check_bids,
     check_logits,
     check_name,
-    check_not_negative,
     check_offsets,
-    check_values,
     check_weights,
     warn_of_ctr,
 )
@@ -112,13 +111,19 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None,
 
     Bids are divided by ``unit``, or by the mean bid of each repeat for ``"batch"``.
     """
-    check_batch(batch, options.validate, options.needs_teacher)
+    if check_batch(*batch, validate=options.validate, needs_teacher=options.needs_teacher):
+        check_values(batch.logits, batch.clicks, batch.bids, batch.teacher if options.needs_teacher else None)
     kind, gradient = batch.logits.device.type, batch.logits.requires_grad and torch.is_grad_enabled()
     with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         if unit != 1:
-            # a GPU adds up numbers that are not adjacent in another order: contiguous ones have one mean
-            bids = batch.bids.to(torch.promote_types(batch.bids.dtype, torch.float32)).contiguous()
-            batch = batch._replace(bids=bids / (bids.mean(-1, keepdim=True) if isinstance(unit, str) else unit))
+            bids = _floating(batch.bids)
+            if bids.is_cuda:  # which adds up numbers that are not adjacent in another order: one mean for all strides
+                bids = bids.contiguous()
+            if not isinstance(unit, str):
+                bids = bids / unit
+            else:
+                bids = bids / (bids.mean() if bids.dim() == 1 else bids.mean(-1, keepdim=True))
+            batch = batch._replace(bids=bids)
         stage = kernel_stage(options, batch.logits, batch.offsets)
         if stage is None:
             loss, slope = loss_and_gradient(batch, options, lam, gradient)
@@ -129,11 +134,20 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None,
     return loss if slope is None else known_gradient(batch, loss, slope, options.reduction)
 
 
-def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) -> None:
-    """Raise unless shapes and, if requested, values are valid; by default on the CPU, where checking is cheap."""
-    logits, clicks, bids, offsets, teacher, weights = batch
+def check_batch(
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None,
+    teacher: Tensor | None,
+    weights: Tensor | None,
+    *,
+    validate: bool | None,
+    needs_teacher: str | None,
+) -> bool:
+    """Raise unless types and shapes fit; whether to check values too, by default on a CPU, where that is cheap."""
     check_logits(logits, offsets)
-    values = logits.device.type == "cpu" and not torch.compiler.is_compiling() if validate is None else validate
+    values = logits.is_cpu and not torch.compiler.is_compiling() if validate is None else validate
     check_ads("clicks", clicks, logits)
     check_ads("bids", bids, logits)
     if offsets is not None:
@@ -144,11 +158,21 @@ def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) 
         raise InputError(f"teacher must be given for {needs_teacher}, found None")
     if weights is not None:
         check_ads("weights", weights, logits)
-    if values:
-        check_values(clicks=clicks, bids=bids, teacher=teacher)
-        warn_of_ctr(logits, clicks)
-        if weights is not None:
-            check_not_negative("weights", weights)
+    return values
+
+
+def check_values(
+    logits: Tensor, clicks: Tensor, bids: Tensor | None, teacher: Tensor | None = None, weights: Tensor | None = None
+) -> None:
+    """Raise unless numbers are in their ranges; warn of logits that look like CTRs."""
+    check_between("clicks", clicks, 0, 1)
+    if bids is not None:
+        check_bids(bids)
+    if teacher is not None:
+        check_between("teacher", teacher, 0, 1)
+    if weights is not None:
+        check_weights(weights)
+    warn_of_ctr(logits, clicks)
 
 
 def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gradient: bool) -> Computed:
@@ -158,8 +182,7 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
 
     def flat(per_ad: Tensor) -> Tensor:
-        if per_ad.dim() != 1:
-            per_ad = per_ad.reshape(-1)
+        per_ad = per_ad if per_ad.dim() == 1 else per_ad.reshape(-1)
         return per_ad if per_ad.dtype == dtype else per_ad.to(dtype)
 
     z, y, b = flat(logits), flat(clicks), flat(bids)
@@ -180,16 +203,19 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
         share = share / max(auctions.size, 1) ** 2
     elif options.pair_mean:
         share = share / auctions.sizes.clamp(min=1).to(dtype).square()
-    loss = auctions.sum(cost).mul_(share).view(*logits.shape[:-1], per_repeat)
-    if options.reduction != "none":
-        loss = loss.sum(-1)
+    if logits.dim() == 1 and per_repeat == 1 and options.reduction != "none":
+        loss = cost.sum().mul_(share)
+    else:
+        loss = auctions.sum(cost).mul_(share).view(*logits.shape[:-1], per_repeat)
+        loss = loss if options.reduction == "none" else loss.sum(-1)
     if slope is not None:
         if kappa is not None:  # d right_j / ds_j = kappa right_j (1 - right_j), without cancellation
             slope.addcmul_((-kappa * s).sigmoid_(), cost, value=kappa)
         slope.mul_(s.mul_(miss))  # ds/dz = b f (1 - f)
         slope.mul_(share if isinstance(share, float) else auctions.spread(share))
     if lam is not None:
-        loss.add_(cross_entropy(z.view(logits.shape), y.view(logits.shape), None, options.reduction), alpha=lam)
+        whole = (z, y) if logits.dim() == 1 else (z.view(logits.shape), y.view(logits.shape))
+        loss.add_(cross_entropy(*whole, None, options.reduction), alpha=lam)
         if slope is not None:  # (1 - y) f - y (1 - f), exact if y is 0 or 1
             each = lam / max(logits.shape[-1], 1) if options.reduction == "mean" else lam
             slope.add_(torch.lerp(ctr, miss.neg_(), y), alpha=each)
@@ -269,27 +295,23 @@ def log_loss(logits: Tensor, clicks: Tensor, *, weights: Tensor | None = None, r
     clicks = check_ads("clicks", clicks, logits)
     if weights is not None:
         weights = check_ads("weights", weights, logits)
-    if logits.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_between("clicks", clicks, 0, 1)
-        warn_of_ctr(logits, clicks)
-        if weights is not None:
-            check_weights(weights)
+    if logits.is_cpu and not torch.compiler.is_compiling():
+        check_values(logits, clicks, None, weights=weights)
     return cross_entropy(logits, clicks, weights, reduction)
-
-
-def _constant(column: Tensor, dtype: torch.dtype) -> Tensor:
-    column = column.detach() if column.requires_grad else column
-    return column if column.dtype == dtype else column.to(dtype)
 
 
 def cross_entropy(logits: Tensor, clicks: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
     """`log_loss` without its checks. Clicks and weights are constants to the gradient."""
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    z, y = logits.to(dtype), _constant(clicks, dtype)
-    weights = None if weights is None else _constant(weights, dtype)
-    over_ads = reduction if z.dim() == 1 and len(z) else "none"  # torch would also reduce leading dimensions
+    z = _floating(logits)
+    y = clicks.detach().to(z.dtype) if clicks.requires_grad else clicks.to(z.dtype)
+    weights = None if weights is None else weights.detach().to(z.dtype)
+    if z.dim() != 1 or not len(z):  # torch would also reduce leading dimensions
+        loss = torch.binary_cross_entropy_with_logits(z, y, weights, None, TORCHS["none"])
+        return loss if reduction == "none" else loss.sum(-1) / (max(z.shape[-1], 1) if reduction == "mean" else 1)
     # what torch.nn.functional calls after checks, which take as long as the loss of 256 ads
-    loss = torch.binary_cross_entropy_with_logits(z, y, weights, None, TORCHS[over_ads])
-    if over_ads == reduction:
-        return loss
-    return loss.sum(-1) if reduction == "sum" else loss.sum(-1) / max(z.shape[-1], 1)
+    return torch.binary_cross_entropy_with_logits(z, y, weights, None, TORCHS[reduction])
+
+
+def _floating(numbers: Tensor) -> Tensor:
+    """Numbers in float64 if they are, otherwise in float32."""
+    return numbers if numbers.dtype in (torch.float32, torch.float64) else numbers.float()
