@@ -103,9 +103,9 @@ def check_between(argument: str, found: Tensor, low: float, high: float, words: 
     raise InputError(f"must be {words}, found {found[where].item():g} at [{at}]{more}", argument=argument)
 
 
-def check_bids(found: Tensor) -> None:
+def check_bids(found: Tensor, argument: str = "bids") -> None:
     """Raise unless every bid is finite and above 0."""
-    check_between("bids", found, LEAST, MOST, "finite and above 0")
+    check_between(argument, found, LEAST, MOST, "finite and above 0")
 
 
 def check_weights(found: Tensor) -> None:
