@@ -20,7 +20,7 @@ from torch import nn
 import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
-from bidwise.losses import api, named
+from bidwise.losses import api
 from bidwise.models import MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.study.recipe import Recipe
 from bidwise.training import METRICS, Variants, fit, loop, mixing, predict, run, validation
@@ -1093,7 +1093,6 @@ def test_fit_checks_values_once_and_not_in_every_step(monkeypatch):
 
     train, _ = repeat(0, ads=100)
     monkeypatch.setattr(api, "check_values", check)
-    monkeypatch.setattr(named, "check_values", check)
     for loss in bidwise.LOSSES:
         fit(LogisticRegression(8), train, loss=loss, epochs=1)
     variants = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log_teacher"], 1)])

@@ -111,8 +111,7 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None,
 
     Bids are divided by ``unit``, or by the mean bid of each repeat for ``"batch"``.
     """
-    if check_batch(*batch, validate=options.validate, needs_teacher=options.needs_teacher):
-        check_values(batch.logits, batch.clicks, batch.bids, batch.teacher if options.needs_teacher else None)
+    check_batch(batch, options.validate, options.needs_teacher)
     kind, gradient = batch.logits.device.type, batch.logits.requires_grad and torch.is_grad_enabled()
     with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         if unit != 1:
@@ -134,20 +133,11 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None,
     return loss if slope is None else known_gradient(batch, loss, slope, options.reduction)
 
 
-def check_batch(
-    logits: Tensor,
-    clicks: Tensor,
-    bids: Tensor,
-    offsets: Tensor | None,
-    teacher: Tensor | None,
-    weights: Tensor | None,
-    *,
-    validate: bool | None,
-    needs_teacher: str | None,
-) -> bool:
-    """Raise unless types and shapes fit; whether to check values too, by default on a CPU, where that is cheap."""
+def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) -> None:
+    """Raise unless shapes and, if requested, values are valid; by default on the CPU, where checking is cheap."""
+    logits, clicks, bids, offsets, teacher, weights = batch
     check_logits(logits, offsets)
-    values = logits.is_cpu and not torch.compiler.is_compiling() if validate is None else validate
+    values = _checks_values(logits) if validate is None else validate
     check_ads("clicks", clicks, logits)
     check_ads("bids", bids, logits)
     if offsets is not None:
@@ -158,7 +148,12 @@ def check_batch(
         raise InputError(f"teacher must be given for {needs_teacher}, found None")
     if weights is not None:
         check_ads("weights", weights, logits)
-    return values
+    if values:
+        check_values(logits, clicks, bids, teacher if needs_teacher else None, weights)
+
+
+def _checks_values(logits: Tensor) -> bool:
+    return logits.is_cpu and not torch.compiler.is_compiling()
 
 
 def check_values(
@@ -295,7 +290,7 @@ def log_loss(logits: Tensor, clicks: Tensor, *, weights: Tensor | None = None, r
     clicks = check_ads("clicks", clicks, logits)
     if weights is not None:
         weights = check_ads("weights", weights, logits)
-    if logits.is_cpu and not torch.compiler.is_compiling():
+    if _checks_values(logits):
         check_values(logits, clicks, None, weights=weights)
     return cross_entropy(logits, clicks, weights, reduction)
 

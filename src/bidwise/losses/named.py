@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import InputError, Named, check_name, check_not_negative, check_positive
-from bidwise.losses.api import check_batch, check_values, composite_loss, cross_entropy, kernel_log_loss
+from bidwise.losses.api import check_batch, composite_loss, cross_entropy, kernel_log_loss
 from bidwise.losses.definition import VALUES, Batch, PairOptions
 from bidwise.losses.dispatch import on_kernels
 from bidwise.segments import Auctions
@@ -97,8 +97,7 @@ class WelfareLoss(nn.Module):
         if weights is None:
             rank = composite_loss(batch, options, unit=self.unit)
         else:
-            if check_batch(*batch[:-1], weights, validate=options.validate, needs_teacher=options.needs_teacher):
-                check_values(logits, clicks, bids, teacher if options.needs_teacher else None, weights)
+            check_batch(batch._replace(weights=weights), options.validate, options.needs_teacher)
             rank = composite_loss(batch, replace(options, reduction="none", validate=False), unit=self.unit)
             weights = weights.detach().to(rank.dtype)
             rank = rank * _auction_means(weights, offsets)
@@ -151,12 +150,9 @@ class BidWeightedLogLoss(nn.Module):
         weights: Tensor | None = None,
     ) -> Tensor:
         """The loss of a batch; ``offsets`` are checked and otherwise ignored."""
-        if self.value == "clicks":
-            teacher = None
-        needs = None if self.value == "clicks" else 'value="teacher"'
-        if check_batch(logits, clicks, bids, offsets, teacher, weights, validate=self.validate, needs_teacher=needs):
-            check_values(logits, clicks, bids, teacher, weights)
-        labels = clicks if teacher is None else teacher
+        needs_teacher = 'value="teacher"' if self.value == "teacher" else None
+        check_batch(Batch(logits, clicks, bids, offsets, teacher, weights), self.validate, needs_teacher)
+        labels = clicks if teacher is None or needs_teacher is None else teacher
         if self.power != 0:
             worth = bids.to(torch.promote_types(logits.dtype, torch.float32))
             worth = worth if self.power == 1 else worth**self.power
