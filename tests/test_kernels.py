@@ -12,7 +12,7 @@ from bidwise import BidWeightedLogLoss, WelfareLoss
 from bidwise.kernels import fused_pairs
 from bidwise.losses import dispatch
 from bidwise.losses.api import kernel_log_loss
-from bidwise.losses.definition import Batch
+from bidwise.losses.definition import LossInputs
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
@@ -283,7 +283,7 @@ def log_loss_by_kernel(ads, power, value, reduction):
     """What BidWeightedLogLoss calls on a GPU."""
     labels = ads.teacher if value == "teacher" else ads.clicks
     weights = None if power == 0 else ads.bids**power
-    return kernel_log_loss(Batch(ads.logits, labels, ads.bids, weights=weights), reduction)
+    return kernel_log_loss(LossInputs(ads.logits, labels, ads.bids, weights=weights), reduction)
 
 
 LOG_CASES = ["n=1", "n=257", "ragged", "repeats"] + ([] if INTERPRETED else ["n=4097", "n=65537", "10000x30"])

@@ -18,8 +18,8 @@ from bidwise.errors import check_seed as check_seed
 from bidwise.errors import check_whole as check_whole
 from bidwise.errors import derived_seed as derived_seed
 
-ENOUGH = 100  # ads, to say of their logits that they look like CTRs
-LEAST, MOST = 5e-324, sys.float_info.max  # the finite numbers above 0
+_ENOUGH = 100  # ads, to say of their logits that they look like CTRs
+_LEAST, _MOST = 5e-324, sys.float_info.max  # the finite numbers above 0
 
 
 def check_ads(argument: str, found: object, like: Tensor, of: str = "the shape of logits") -> Tensor:
@@ -67,7 +67,7 @@ def look_like_ctr(logits: Tensor, clicks: Tensor) -> bool:
     >>> look_like_ctr(ctr, clicks), look_like_ctr(torch.logit(ctr), clicks)
     (True, False)
     """
-    if logits.numel() < ENOUGH or logits.detach().min().item() < 0:
+    if logits.numel() < _ENOUGH or logits.detach().min().item() < 0:
         return False
     low, high = torch.aminmax(logits.detach())
     if not low < high <= 1:
@@ -105,7 +105,7 @@ def check_between(argument: str, found: Tensor, low: float, high: float, words: 
 
 def check_bids(found: Tensor, argument: str = "bids") -> None:
     """Raise unless every bid is finite and above 0."""
-    check_between(argument, found, LEAST, MOST, "finite and above 0")
+    check_between(argument, found, _LEAST, _MOST, "finite and above 0")
 
 
 def check_weights(found: Tensor) -> None:
@@ -115,7 +115,7 @@ def check_weights(found: Tensor) -> None:
 
 def check_not_negative(argument: str, found: Tensor) -> None:
     """Raise unless every number is finite and no less than 0."""
-    check_between(argument, found, 0, MOST, "finite and no less than 0")
+    check_between(argument, found, 0, _MOST, "finite and no less than 0")
 
 
 def check_offsets(found: object, ads: int, device: torch.device, *, values: bool) -> Tensor:

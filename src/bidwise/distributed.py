@@ -23,9 +23,9 @@ from torch.autograd.function import once_differentiable
 
 from bidwise.checks import InputError
 
-PATIENCE = timedelta(hours=24)  # with rank 0, which may read a large table while the others wait
+_PATIENCE = timedelta(hours=24)  # with rank 0, which may read a large table while the others wait
 RESUMES = "the same command resumes from the last checkpoint, with any number of ranks"
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 _patient: list[Any] = []  # the group in which ranks wait for rank 0
 
 
@@ -72,7 +72,7 @@ def launched(device: str) -> Iterator[str]:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=here, world_size=number)
-        _patient.append(dist.new_group(backend="gloo", timeout=PATIENCE))
+        _patient.append(dist.new_group(backend="gloo", timeout=_PATIENCE))
     before = signal.signal(signal.SIGTERM, _stopped)
     try:
         with _explained():
@@ -101,7 +101,7 @@ def _stopped(*_: object) -> None:
     raise ConnectionError(f"another rank is gone, or torchrun was stopped; {RESUMES}")
 
 
-def first(work: Callable[[], Result], *, tell: bool = False) -> Result | None:
+def first(work: Callable[[], _Result], *, tell: bool = False) -> _Result | None:
     """Run ``work`` on rank 0 while the others wait; they get its result too with ``tell``, and always its error.
 
     >>> first(lambda: 3)

@@ -21,7 +21,7 @@ from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, needs_teacher, single_loss
 from bidwise.values import Floats
 
-LEAST = 1e-16  # curvature of an ad with a CTR of 0 or 1 in floating point
+_LEAST = 1e-16  # curvature of an ad with a CTR of 0 or 1 in floating point
 
 
 def welfare_objective(
@@ -149,7 +149,7 @@ class WelfareObjective:
         if isinstance(loss, WelfareLoss):
             slope = self._rank_slope(loss, logits, rows)
             gradient, curvature = gradient + slope, curvature + self._rank_curvature(loss, slope, ctr, rows)
-        return gradient, np.maximum(curvature, LEAST)
+        return gradient, np.maximum(curvature, _LEAST)
 
     def _rank_slope(self, loss: WelfareLoss, logits: Floats, rows: _Rows) -> Floats:
         """Derivative of the rank term for every logit, in float32."""

@@ -47,13 +47,13 @@ except ImportError as error:
         "bidwise.CTRClassifier and bidwise.welfare_scorer need scikit-learn 1.6 or later; pip install scikit-learn"
     ) from error
 
-RECIPES = ("auto", "ensemble", *LOSSES)
+_RECIPES = ("auto", "ensemble", *LOSSES)
 WITHOUT_BIDS = ("log_loss", "distilled")  # losses
 OF_SEVERAL = ("auto", "ensemble", "distilled")  # several models; other names are losses of one
 OF_MODEL = ("embedding", "hidden", "dropout", "cross")
 OF_TRAINING = ("lam", "members", "epochs", "batch_size", "learning_rate", "l2")
-LEAST = 10  # clicks, and other ads, that validation rows need
-BLOCK = 65_536  # rows that are predicted at once
+_LEAST = 10  # clicks, and other ads, that validation rows need
+_BLOCK = 65_536  # rows that are predicted at once
 
 
 class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -190,7 +190,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         features = torch.from_numpy(self.encoder_.encode(self._frame(X, reset=False)).ids)
         with torch.inference_mode():
-            blocks = [self.model_(block) for block in torch.split(features, BLOCK)]
+            blocks = [self.model_(block) for block in torch.split(features, _BLOCK)]
         return np.asarray(torch.cat(blocks))
 
     def predict_proba(self, X: Any) -> Floats:
@@ -230,7 +230,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _config(self) -> Config:
         """The same settings as in ``bidwise train``, which checks them."""
-        check_name("recipe", self.recipe, RECIPES)
+        check_name("recipe", self.recipe, _RECIPES)
         named: dict[str, Any] = {"train.recipe" if self.recipe in OF_SEVERAL else "train.loss": self.recipe}
         named |= {"model.name": self.model or (None if self.recipe == "auto" else "deepfm")}
         named |= {f"model.{name}": getattr(self, name) for name in OF_MODEL}
@@ -287,7 +287,7 @@ def _split(
     some = np.random.default_rng(seed).permutation(which)[: round(share * len(which))]
     held_out = np.isin(groups[order], some)
     tested, left = clicks[rows[held_out]], clicks[rows[~held_out]]
-    if min(tested.sum(), (1 - tested).sum()) < LEAST or not 0 < left.sum() < len(left):
+    if min(tested.sum(), (1 - tested).sum()) < _LEAST or not 0 < left.sum() < len(left):
         return rows, None
     return rows[~held_out], rows[held_out]
 

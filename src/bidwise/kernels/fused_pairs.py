@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from bidwise.kernels.gpu import interpreted
-from bidwise.kernels.pair_kernels import finish, pairs, prepare, small, total
+from bidwise.kernels.pair_kernels import finish, pairs, prepare_ads, small, total
 from bidwise.kernels.triton_or_none import triton
 from bidwise.segments import Auctions
 
 if TYPE_CHECKING:
-    from bidwise.losses.definition import Batch, PairOptions
+    from bidwise.losses.definition import LossInputs, PairOptions
 
 PREPARE_FROM = 1024  # ads: fewer are read as they came by every program, more are turned into eCPM and value once
 SMALL_TO, SMALL_ADS = 512, 2  # auctions up to this size see all partners at once; ads of a program then
@@ -57,7 +57,7 @@ def tiles(ads: int, per_repeat: int, auctions: int) -> tuple[Tiles, int]:
 
 
 def fused_loss(
-    batch: Batch,
+    batch: LossInputs,
     options: PairOptions | None,
     lam: float,
     reduction: str,
@@ -123,19 +123,19 @@ def fused_loss(
     return loss.view(shape), None if slope is None else slope.view(logits.shape)
 
 
-def _columns(batch: Batch, options: PairOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _columns(batch: LossInputs, options: PairOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Logits, labels, bids and teacher as kernels take them; something has to stand for a teacher that is not there."""
     teacher = batch.logits if batch.teacher is None else batch.teacher
     return batch.logits, teacher if options.value == "teacher" else batch.clicks, batch.bids, teacher
 
 
-def _steps(batch: Batch) -> int:
+def _steps(batch: LossInputs) -> int:
     """How often the offsets are halved until the auction of an ad is found."""
     return 0 if batch.offsets is None else (len(batch.offsets) - 1).bit_length()
 
 
 def _small_loss(
-    batch: Batch, options: PairOptions, n: int, each: float, gradient: bool
+    batch: LossInputs, options: PairOptions, n: int, each: float, gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """`fused_loss` of small auctions, each a repeat: their programs see all partners at once, and finish themselves."""
     (z, label, bids, teacher), kappa = _columns(batch, options), options.weighting
@@ -161,7 +161,7 @@ def _surrogate(options: PairOptions) -> tuple[str, float]:
     return options.surrogate, options.sigma * 1.4426950408889634 if options.surrogate == "logistic" else 1.0
 
 
-def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bool) -> Tensor:
+def _pair_sums(batch: LossInputs, options: PairOptions, per_repeat: int, gradient: bool) -> Tensor:
     """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack."""
     columns, offsets, kappa = _columns(batch, options), batch.offsets, options.weighting
     z, (surrogate, scale) = batch.logits, _surrogate(options)
@@ -169,7 +169,7 @@ def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bo
     weighted, prepared = kappa is not None, ads >= PREPARE_FROM
     if prepared:
         table = z.new_empty((4, ads), dtype=torch.float32)
-        prepare[(-(-ads // 512),)](
+        prepare_ads[(-(-ads // 512),)](
             *columns, table, ads, scale, float(kappa or 0), WEIGHTED=weighted, BLOCK=512, enable_fp_fusion=False
         )
         columns = (table, table, table, table)
@@ -185,7 +185,7 @@ def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bo
     return sums
 
 
-def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctions) -> Tensor:
+def _other_sums(stage: str, batch: LossInputs, options: PairOptions, auctions: Auctions) -> Tensor:
     """The same sums without pairs, or with few."""
     z, label, bids, teacher = (x.float() for x in _columns(batch, options))
     if stage in ("panels", "clicks"):

@@ -21,8 +21,8 @@ from bidwise.checks import (
     check_weights,
     warn_of_ctr,
 )
-from bidwise.losses.definition import REDUCTIONS, Batch, PairInputs, PairOptions, ctr_of
-from bidwise.losses.dispatch import choose, kernel_stage
+from bidwise.losses.definition import REDUCTIONS, LossInputs, PairInputs, PairOptions, ctr_of
+from bidwise.losses.dispatch import kernel_stage, method_for
 from bidwise.segments import Auctions
 
 # a loss, and the derivative for every logit of the loss it takes part in, if requested
@@ -30,10 +30,10 @@ Computed = tuple[Tensor, Tensor | None]
 
 TORCHS = {"none": 0, "mean": 1, "sum": 2}  # torch's numbers of reductions
 
-Loss = TypeVar("Loss", bound=Callable[..., Tensor])
+_Loss = TypeVar("_Loss", bound=Callable[..., Tensor])
 
 
-def outside_graphs(loss: Loss) -> Loss:
+def outside_graphs(loss: _Loss) -> _Loss:
     """``loss``, at which a compiled step breaks its graph: the number of tiles and nodes depends on the data."""
 
     @wraps(loss)
@@ -42,7 +42,7 @@ def outside_graphs(loss: Loss) -> Loss:
             return torch.compiler.disable(loss)(*arguments, **options)  # type: ignore[no-untyped-call, no-any-return]
         return loss(*arguments, **options)
 
-    return cast(Loss, called)
+    return cast(_Loss, called)
 
 
 @outside_graphs
@@ -102,11 +102,13 @@ def pairwise_welfare_loss(
     tensor([-0.2500,  0.1966])
     """
     options = PairOptions(value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
-    return composite_loss(Batch(logits, clicks, bids, offsets, teacher), options)
+    return composite_loss(LossInputs(logits, clicks, bids, offsets, teacher), options)
 
 
 @outside_graphs
-def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None, unit: float | str = 1.0) -> Tensor:
+def composite_loss(
+    batch: LossInputs, options: PairOptions, lam: float | None = None, unit: float | str = 1.0
+) -> Tensor:
     """`pairwise_welfare_loss` of a batch, plus ``lam`` times the log loss if lam is given.
 
     Bids are divided by ``unit``, or by the mean bid of each repeat for ``"batch"``.
@@ -133,7 +135,7 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None,
     return loss if slope is None else known_gradient(batch, loss, slope, options.reduction)
 
 
-def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) -> None:
+def check_batch(batch: LossInputs, validate: bool | None, needs_teacher: str | None) -> None:
     """Raise unless shapes and, if requested, values are valid; by default on the CPU, where checking is cheap."""
     logits, clicks, bids, offsets, teacher, weights = batch
     check_logits(logits, offsets)
@@ -170,7 +172,7 @@ def check_values(
     warn_of_ctr(logits, clicks)
 
 
-def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gradient: bool) -> Computed:
+def loss_and_gradient(batch: LossInputs, options: PairOptions, lam: float | None, gradient: bool) -> Computed:
     """The reduced loss and its gradient, without kernels; called without autograd."""
     logits, clicks, bids, offsets, teacher, _ = batch
     auctions = Auctions.of(logits, offsets)
@@ -190,7 +192,7 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
         left, right = (b * p).mul_(kappa).sigmoid_(), (kappa * s).sigmoid_()
 
     ads = PairInputs(s, v, left, right)
-    cost, slope = choose(options, ads, auctions)(ads, auctions, options, gradient=gradient)
+    cost, slope = method_for(options, ads, auctions)(ads, auctions, options, gradient=gradient)
 
     per_repeat = 1 if offsets is None else len(offsets) - 1
     share: float | Tensor = 1 / max(per_repeat, 1) if options.reduction == "mean" else 1.0
@@ -217,7 +219,7 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
     return loss, slope if slope is None or logits.dim() == 1 else slope.view(logits.shape)
 
 
-def kernel_log_loss(batch: Batch, reduction: str) -> Tensor:
+def kernel_log_loss(batch: LossInputs, reduction: str) -> Tensor:
     """`cross_entropy` of the clicks, with the weights of the batch, in a kernel."""
     from bidwise.kernels.fused_pairs import fused_loss
 
@@ -227,7 +229,7 @@ def kernel_log_loss(batch: Batch, reduction: str) -> Tensor:
     return loss if slope is None else known_gradient(batch, loss, slope, reduction, again)
 
 
-def known_gradient(batch: Batch, loss: Tensor, slope: Tensor, reduction: str, again: Any = None) -> Tensor:
+def known_gradient(batch: LossInputs, loss: Tensor, slope: Tensor, reduction: str, again: Any = None) -> Tensor:
     """``loss`` with the gradient ``slope``; ``again`` is the same loss in torch, for second derivatives."""
     result: Tensor = _KnownGradient.apply(batch.logits, (loss, slope), batch.offsets, reduction, again)  # type: ignore[no-untyped-call]
     return result

@@ -72,7 +72,7 @@ class PairOptions:
         return 'value="teacher"' if self.value == "teacher" else "weighting" if self.weighting is not None else None
 
 
-class Batch(NamedTuple):
+class LossInputs(NamedTuple):
     """The tensors of a call: per ad ``(..., ads)``, and the bounds of the auctions ``(auctions + 1,)``."""
 
     logits: Tensor

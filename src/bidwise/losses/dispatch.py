@@ -60,7 +60,7 @@ def on_kernels(logits: Tensor, method: str = "auto") -> bool:
 
 
 def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -> str | None:
-    """The source of pair sums for the kernels of `fused_pairs`; ``None``: `choose` has a method for this call.
+    """The source of pair sums for the kernels of `fused_pairs`; ``None``: `method_for` has a method for this call.
 
     Shapes decide, so that a GPU need not be waited for.
     """
@@ -80,7 +80,7 @@ def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -
     return "clicks" if few else "pairs"
 
 
-def choose(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
+def method_for(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
     """The function behind the method, one that is no kernel, for these ads."""
     if options.method == "direct":
         return direct

@@ -14,7 +14,7 @@ from bidwise.losses.definition import PairInputs, PairOptions, PairSums
 from bidwise.losses.panels import Arrangement, logistic_sums
 from bidwise.segments import Auctions, auction_of
 
-AT_ONCE = 1 << 16  # ads of nodes that are added up at a time: a call takes as long as some 10,000 of them
+_AT_ONCE = 1 << 16  # ads of nodes that are added up at a time: a call takes as long as some 10,000 of them
 LEAF = {"logistic": 256, "hinge": 64, "indicator": 64}  # nodes up to this size are left to `direct`
 
 
@@ -120,7 +120,7 @@ def dominance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, grad
             rows, sizes = rows[large.repeat_interleave(sizes)], sizes[large]
         upper = (code.index_select(0, rows) >> bit & 1).bool()
         levels.append((rows, sizes, upper))
-        if sum(len(level[0]) for level in levels) >= AT_ONCE:
+        if sum(len(level[0]) for level in levels) >= _AT_ONCE:
             add_levels()
         rows, sizes = _partition(rows, upper, Auctions.of_sizes(sizes))
     if levels:
