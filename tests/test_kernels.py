@@ -48,6 +48,12 @@ def tied(seed):
     return random_auctions(seed, [40, 3, 0, 30], ties=True)
 
 
+def equal():
+    """30 ads that differ in value alone: every pair is a tie."""
+    ads = one(30, 50)
+    return ads.but(logits=torch.full_like(ads.logits, -0.2472781538963318), bids=torch.full_like(ads.bids, 2.0))
+
+
 def repeats():
     return stack(*(random_auctions(seed, [30, 0, 1, 20]) for seed in range(3)))
 
@@ -60,6 +66,7 @@ CASES = {f"n={n}": partial(one, n) for n in (1, 2, 31, 127, 129, 257)} | {
     "ragged": partial(random_auctions, 41, [5, 1, 3, 0, 0, 64, 2, 33, 0]),
     "ragged_large": partial(random_auctions, 42, [0, 100, 1, 60]),
     "ties": partial(tied, 43),
+    "equal": equal,
     "repeats": repeats,
     "repeats_of_one_auction": lambda: stack(one(40, 46), one(40, 47)),
     "one_auction_with_offsets": partial(random_auctions, 44, [50]),

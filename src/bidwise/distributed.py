@@ -124,7 +124,7 @@ def first(work: Callable[[], _Result], *, tell: bool = False) -> _Result | None:
     return result if rank() == 0 else message[1]
 
 
-def _of_all(here: Any) -> list[Any]:
+def of_all(here: Any) -> list[Any]:
     """The objects of all ranks, in their order; any object that can be pickled."""
     if count() == 1:
         return [here]
@@ -135,14 +135,14 @@ def _of_all(here: Any) -> list[Any]:
 
 def agree(problem: str | None) -> None:
     """Raise on all ranks the problem that any of them reports."""
-    for message in _of_all(problem):
+    for message in of_all(problem):
         if message is not None:
             raise InputError(message) if rank() == 0 else ElsewhereError(message)
 
 
 def check_same(**values: Any) -> None:
     """Raise unless these are the same on all ranks."""
-    everywhere = _of_all(values)
+    everywhere = of_all(values)
     for name, here in values.items():
         for other, there in enumerate(everywhere):
             if there[name] != everywhere[0][name]:

@@ -58,11 +58,7 @@ class WelfareCallback(Callback):  # type: ignore[misc]
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Evaluate the validation ads of all ranks, before other callbacks look at the logged numbers."""
-        gathered: list[Any] = [self._parts]
-        if distributed.several():
-            gathered = [None] * distributed.count()
-            torch.distributed.all_gather_object(gathered, self._parts)
-        parts, self._parts = [part for rank in gathered for part in rank], []
+        parts, self._parts = [part for rank in distributed.of_all(self._parts) for part in rank], []
         if trainer.sanity_checking or not parts:
             return
         before = 0

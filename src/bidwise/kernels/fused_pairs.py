@@ -7,7 +7,7 @@ and adds the log loss. Every number is added in an order that depends only on sh
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,35 +25,11 @@ SMALL_TO, SMALL_ADS = 512, 2  # auctions up to this size see all partners at onc
 ONE_PROGRAM_TO = 4096  # ads that one program of `finish` takes, and so writes their loss itself
 
 
-class Tiles(NamedTuple):
-    """How `pairs` is cut: ads of a program, partners at a time, warps, registers of a thread, programs wanted."""
-
-    ads: int
-    partners: int
-    warps: int
-    registers: int
-    programs: int
-
-
-# By the usual size of an auction. A thread has one partner and all ads of its program, with two or three sums for
-# each pair of them: 16 ads leave enough registers for 16 warps on a multiprocessor.
-TILES = {
-    48: Tiles(16, 32, 2, 128, 1),
-    1024: Tiles(16, 64, 4, 128, 128),
-    4096: Tiles(16, 128, 4, 128, 1056),
-    1 << 31: Tiles(16, 128, 4, 128, 2112),
-}
-
-
-def tiles(ads: int, per_repeat: int, auctions: int) -> tuple[Tiles, int]:
-    """The cut for ``ads`` in auctions of ``per_repeat / auctions`` ads on average, and the shares of their partners.
-
-    >>> tiles(256, 256, 1)
-    (Tiles(ads=16, partners=64, warps=4, registers=128, programs=128), 4)
-    """
-    usual = per_repeat // max(auctions, 1)
-    cut = next(cut for size, cut in TILES.items() if usual <= size)
-    return cut, max(1, min(cut.programs // -(-ads // cut.ads), usual // cut.partners, 32))
+# How `pairs` is cut. A thread has one partner and all ads of its program, with two or three sums for each pair of them:
+# 16 ads leave enough registers for 16 warps on a multiprocessor.
+_ADS, REGISTERS, MOST_SHARES = 16, 128, 32
+# by the usual size of an auction, at most: partners at a time, warps, and programs wanted
+CUTS = {48: (32, 2, 1), 1024: (64, 4, 128), 4096: (128, 4, 1056), 1 << 31: (128, 4, 2112)}
 
 
 def fused_loss(
@@ -173,14 +149,16 @@ def _pair_sums(batch: LossInputs, options: PairOptions, per_repeat: int, gradien
             *columns, table, ads, scale, float(kappa or 0), WEIGHTED=weighted, BLOCK=512, enable_fp_fusion=False
         )
         columns = (table, table, table, table)
-    cut, shares = tiles(ads, per_repeat, auctions)
+    usual = per_repeat // max(auctions, 1)
+    partners, warps, programs = next(cut for size, cut in CUTS.items() if usual <= size)
+    shares = max(1, min(programs // -(-ads // _ADS), usual // partners, MOST_SHARES))
     sums = z.new_empty((shares, 2, ads), dtype=torch.float32)
-    pairs[(-(-ads // cut.ads), shares)](
+    pairs[(-(-ads // _ADS), shares)](
         *(*columns, z if offsets is None else offsets, sums, ads, per_repeat, auctions, _steps(batch)),
         *(scale, options.sigma, float(kappa or 0)),
         GAP=options.gap, SURROGATE=surrogate, WEIGHTED=weighted, RAGGED=offsets is not None, PREPARED=prepared,
-        GRADIENT=gradient, COMPILED=not interpreted(), BK=cut.ads, BI=cut.partners,
-        num_warps=cut.warps, maxnreg=cut.registers, enable_fp_fusion=False,
+        GRADIENT=gradient, COMPILED=not interpreted(), BK=_ADS, BI=partners,
+        num_warps=warps, maxnreg=REGISTERS, enable_fp_fusion=False,
     )  # fmt: skip
     return sums
 

@@ -38,7 +38,7 @@ ALL_PANELS = 65_536
 READ_TILE, VALUE_TILE = 512, 128  # ads of a program
 FIELD_WORKERS = 2048  # programs that go through the panels of all auctions
 HOT_PANELS = 4  # panels that a program adds up before it writes: without it, a million ads queue for one address
-PAIR_ADS, PARTNERS, PAIR_PROGRAMS, PAIR_REGISTERS = 16, 128, 2112, 128  # as `fused_pairs.TILES` cuts large auctions
+PAIR_ADS, PARTNERS, PAIR_PROGRAMS, PAIR_REGISTERS = 16, 128, 2112, 128  # as `fused_pairs.CUTS` cuts large auctions
 PAIR_SHARES = 32  # of an ad's partners, at most
 
 
