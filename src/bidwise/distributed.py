@@ -249,23 +249,19 @@ class AcrossRanks(nn.Module):
 
 def _of_all_ads(columns: Sequence[Tensor | None], offsets: Tensor | None) -> list[Tensor | None]:
     """Columns of ads, each ``(..., ads)`` or none, of all ranks one after the other, and the offsets; the first column
-    has the shape of all, and a gradient."""
-    there = [x for x in columns if x is not None]
-    logits, dtype = there[0], torch.float32
-    for column in there:
-        dtype = torch.promote_types(dtype, column.dtype)
-    ads, auctions = logits.shape[-1], -1 if offsets is None else len(offsets) - 1
-    brought = stacked(torch.tensor([ads, auctions], device=logits.device)).tolist()
-    sizes, counts = [size for size, _ in brought], [number for _, number in brought]
+    has a gradient."""
+    given = [x for x in columns if x is not None]
+    logits, ads, auctions = given[0], given[0].shape[-1], -1 if offsets is None else len(offsets) - 1
+    sizes, counts = stacked(torch.tensor([ads, auctions], device=logits.device)).T.tolist()
     if min(counts) < 0 <= max(counts):
         raise InputError("offsets must be given on all ranks or on none, found them on some")
-    stack = torch.stack([x.to(dtype).expand_as(logits) for x in there])
-    padded = gathered(F.pad(stack, (0, max(sizes) - ads)), alike=True)
-    together = torch.cat([part[..., :size] for part, size in zip(padded, sizes, strict=True)], dim=-1)
-    parts = iter([part.to(x.dtype) for part, x in zip(together, there, strict=True)])
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32  # in which losses compute
+    padded = F.pad(torch.stack([x.to(dtype) for x in given]), (0, max(sizes) - ads))
+    parts = zip(gathered(padded, alike=True), sizes, strict=True)
+    together = iter(torch.cat([part[..., :size] for part, size in parts], dim=-1))
     if offsets is not None:
         offsets = F.pad(concatenated(offsets.to(logits.device).diff(), counts).cumsum(0), (1, 0))
-    return [*(None if x is None else next(parts) for x in columns), offsets]
+    return [*(None if x is None else next(together) for x in columns), offsets]
 
 
 def average_gradients(parameters: Iterable[Tensor], rows: Sequence[Tensor]) -> None:

@@ -132,7 +132,7 @@ def pair_block(i: PairInputs, j: PairInputs, options: PairOptions, gradient: boo
         cost = lag.mul_(pull).sum(-2).mul_(options.sigma / 2)
         return cost, *((pull.sum(-1), pull.sum(-2)) if gradient else (None, None))
     x_i, x_j = (x.ecpm if options.sigma == 1 else options.sigma * x.ecpm for x in (i, j))
-    if x_j.is_cpu and x_j.numel() and x_j.max().item() < 80:  # eCPM is no less than 0, and ads i are among ads j
+    if x_j.is_cpu and x_j.numel() and max(abs(bound.item()) for bound in x_j.aminmax()) < 80:  # ads i are among ads j
         # e^x is a product then: one exponential per ad, and a logarithm is all a pair costs
         odds = torch.mul(x_j.exp().unsqueeze(-2), x_i.neg().exp_().unsqueeze(-1), out=work)
         cost = torch.log1p(odds, out=spare).mul_(stake).sum(-2)
