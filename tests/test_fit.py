@@ -23,7 +23,7 @@ from bidwise.data import Ads, World, stack
 from bidwise.losses import api
 from bidwise.models import MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.study.recipe import Recipe
-from bidwise.training import METRICS, Variants, fit, loop, mixing, predict, run, validation
+from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
 from bidwise.training.batches import Shuffle
 from bidwise.training.run import matmul_precision, repeats_in_a_graph
 from bidwise.training.validation import Metric, logits_of, mean_welfare
@@ -277,10 +277,7 @@ def test_cosine_reaches_0_where_auctions_are_longer_than_batches(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("lead", [(), (2,), (2, 2)])
-@pytest.mark.parametrize("mixed", [False, True])
-def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead, mixed, monkeypatch):
-    if mixed:
-        in_short_blocks(monkeypatch)
+def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead):
     ads = numbered(sizes, lead=lead)
     ragged = sizes is not None and len(set(sizes)) > 1
     randoms = [seeded(k) for k in range(math.prod(lead))]
@@ -318,46 +315,6 @@ def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead, 
         together = torch.cat(seen, -1).sort(-1).values
         assert torch.equal(together, ads.features.squeeze(-1))
         assert sizes is None or auctions == len(sizes)
-
-
-def in_short_blocks(monkeypatch):
-    """Every table is too long to be shuffled as a whole."""
-    for name, value in {"LARGE": 0, "BLOCK": 4, "MIX": 3}.items():
-        monkeypatch.setattr(mixing, name, value)
-
-
-def test_long_tables_are_mixed_from_a_few_blocks_at_a_time(monkeypatch):
-    in_short_blocks(monkeypatch)
-    shuffle = Shuffle(numbered(ads=120), 12, [seeded(0)])
-    first, second = ([batch.features.squeeze(-1).long() for batch in shuffle] for _ in range(2))
-    for batches in (first, second):
-        for ads in batches:  # a batch is what three blocks of four are
-            assert len((ads // 4).unique()) == 3
-            assert ads.tolist() != sorted(ads.tolist())
-    assert [set(ads.tolist()) for ads in first] != [set(ads.tolist()) for ads in second]
-
-
-@pytest.mark.parametrize("sizes", [None, [5, 1, 0, 9, 2, 2, 7] * 4])
-def test_ranks_share_the_batches_of_a_long_table(monkeypatch, sizes):
-    in_short_blocks(monkeypatch)
-    epoch = Shuffle(numbered(sizes, ads=100), 12, [seeded(0)]).epoch()
-    for number in range(len(epoch.ends)):
-        rows = [epoch.rows(*epoch.bounds(number, rank, 3))[0] for rank in range(3)]
-        assert torch.equal(torch.cat(rows), epoch.rows(*epoch.bounds(number))[0])
-
-
-def test_threads_that_read_ahead_end_with_their_epoch(monkeypatch):
-    in_short_blocks(monkeypatch)
-    shuffle, read = Shuffle(numbered(ads=120), 12, [seeded(0)]), []
-    monkeypatch.setattr(shuffle, "_read", lambda repeat, rows: read.append(len(rows)))
-    before = threading.active_count()
-    for _ in range(5):
-        assert len(list(shuffle)) == 10
-    for thread in threading.enumerate():
-        if thread.name == "bidwise-ahead":
-            thread.join(5)
-    assert read == [12] * 45  # all but the first of ten parts
-    assert threading.active_count() == before
 
 
 def test_every_epoch_has_its_own_order_and_every_repeat_too():
@@ -918,8 +875,6 @@ def stop_after(calls):
 @pytest.mark.parametrize("sizes", [None, [4] * 30, RAGGED], ids=["no auctions", "auctions of 4", "ragged"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_run_that_was_cut_off_inside_of_an_epoch_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, name, sizes):
-    if name == "logistic regression":  # also of a long table
-        in_short_blocks(monkeypatch)
     expected = a_network(name, sizes)
     assert [entry["epoch"] for entry in expected.history] == [0.75, 1.5, 2.25, 2.5]
     clock(monkeypatch, 2)  # every batch takes more than a second

@@ -543,10 +543,9 @@ def test_ads_that_stay_on_the_host_give_the_numbers_of_ads_on_the_gpu(monkeypatc
     options = {"loss": "log_plus", "epochs": 2.5, "batch_size": 250, "every": 0.5}
     there = bidwise.fit(models[0], ads, **options)
     monkeypatch.setattr("bidwise.training.batches.SHARE", 0.0)
-    monkeypatch.setattr("bidwise.training.batches.CHUNK", 900)
-    streamed = bidwise.fit(models[1], ads, **options)
+    on_host = bidwise.fit(models[1], ads, **options)
     for name, tensor in there.last.items():
-        assert torch.equal(tensor, streamed.last[name]), name
+        assert torch.equal(tensor, on_host.last[name]), name
 
 
 @needs_gpu
