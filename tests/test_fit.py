@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers import equal, seeded
 from sklearn.metrics import log_loss as sklearn_log_loss
 from sklearn.metrics import roc_auc_score
 from torch import nn
@@ -30,10 +31,6 @@ from bidwise.training.validation import Metric, logits_of, mean_welfare
 from paper.dcn import DCN
 
 WORLD = World(linear=1.3, spread=0.8, features=8)
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def repeat(seed, ads=500, auctions=30, size=10):
@@ -57,7 +54,13 @@ def numbered(sizes=None, ads=10, lead=()):
     ads = ads if sizes is None else sum(sizes)
     number = torch.arange(math.prod(lead) * ads, dtype=torch.float32).view(*lead, ads)
     offsets = None if sizes is None else torch.tensor([0, *sizes]).cumsum(0)
-    return Ads(number.unsqueeze(-1), number % 2, number + 1, offsets, teacher=number / 1000)
+    more = {"teacher": number / 1000, "weights": (number + 1) / 7, "exposure": 0.5 ** (number % 4)}
+    return Ads(number.unsqueeze(-1), number % 2, number + 1, offsets, **more)
+
+
+def label_of(number):
+    """Clicks over exposure of a numbered ad."""
+    return (number % 2) * 2 ** (number % 4)
 
 
 def close(left, right, tolerance):
@@ -66,10 +69,6 @@ def close(left, right, tolerance):
 
 def member(state, *index):
     return {name: tensor[index] for name, tensor in state.items()}
-
-
-def equal(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def history_of(fitted, name):
@@ -131,12 +130,21 @@ def test_variants_at_once_are_variants_one_by_one(hidden):
 
 
 @pytest.mark.parametrize("auctions", [True, False], ids=["whole auctions", "a last batch of one ad"])
-def test_auctions_and_short_batches_train_at_once_too(auctions):
+@pytest.mark.parametrize("weighted", [True, False])
+def test_auctions_and_short_batches_train_at_once_too(auctions, weighted):
     alone = [repeat(seed, ads=65)[auctions] for seed in range(3)]
+    if weighted:
+        columns = [0.2 + 0.8 * torch.rand(2, len(ads), generator=seeded(4)) for ads in alone]
+        alone = [replace(ads, weights=w, exposure=e) for ads, (w, e) in zip(alone, columns, strict=True)]
     options = {"loss": "log_plus", "epochs": 2, "batch_size": 64, "seed": 4}
-    together = fit(LogisticRegression(8, members=(3,), seed=range(3)), stack(alone), **options)
+    options["metric"] = metrics = ("welfare", "log_loss") if auctions else ("log_loss",)
+    train = stack(alone)
+    together = fit(LogisticRegression(8, members=(3,), seed=range(3)), train, valid=train, **options)
     for k, ads in enumerate(alone):
-        assert close(member(together.last, k), fit(LogisticRegression(8, seed=k), ads, **options).last, 1e-5)
+        one = fit(LogisticRegression(8, seed=k), ads, valid=ads, **options)
+        assert close(member(together.last, k), one.last, 1e-5)
+        for name in metrics:
+            assert history_of(together, name)[:, k].tolist() == pytest.approx(history_of(one, name).tolist(), rel=1e-4)
 
 
 # the best epoch
@@ -293,8 +301,9 @@ def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead):
             assert number.shape[:-1] == lead
             assert number.shape[-1] > 0
             # all columns come from the same rows
-            assert torch.equal(batch.clicks, number % 2)
+            assert torch.equal(batch.clicks, label_of(number))
             assert torch.equal(batch.bids, number + 1)
+            assert torch.equal(batch.weights, (number + 1) / 7)
             torch.testing.assert_close(batch.teacher, number / 1000)
             seen.append(number)
             if sizes is None:
@@ -340,9 +349,7 @@ def test_orders_that_are_drawn_ahead_are_those_that_are_not():
 
 
 def test_the_loss_sees_the_columns_of_its_ads():
-    ads = numbered([4] * 6, lead=(3,))
-    ads = replace(ads, weights=ads.bids / 7)
-    seen = []
+    ads, seen = numbered([4] * 6, lead=(3,)), []
 
     class Echo(LogisticRegression):
         def forward(self, features):
@@ -359,7 +366,7 @@ def test_the_loss_sees_the_columns_of_its_ads():
         number = bids - 1
         torch.testing.assert_close(weights, bids / 7)
         assert bool((logits - number).abs().max() <= 1)  # the bias is within 1
-        assert torch.equal(clicks, number % 2)
+        assert torch.equal(clicks, label_of(number))
         torch.testing.assert_close(teacher, number / 1000)
         assert offsets.tolist() == [0, 4, 8]
 
@@ -615,20 +622,6 @@ def stop_at(epoch):
             raise Stop
 
     return progress
-
-
-@pytest.mark.parametrize("every", [1, 2])
-def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(tmp_path, every):
-    expected = a_run(every=every)
-    for epoch in (1, 3, 5):
-        with pytest.raises(Stop):
-            a_run(tmp_path / "run", stop_at(epoch), every=every)
-    done = []
-    same_fit(a_run(tmp_path / "run", done.append, every=every), expected)
-    assert done == ([6] if every == 1 else [5, 6])
-    done.clear()
-    same_fit(a_run(tmp_path / "run", done.append, every=every), expected)  # once finished nothing is left to do
-    assert done == []
 
 
 def test_metrics_are_whole_where_the_last_checkpoint_is(tmp_path, monkeypatch):
