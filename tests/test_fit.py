@@ -871,7 +871,7 @@ def test_a_run_that_was_cut_off_inside_of_an_epoch_goes_on_as_if_it_had_not_been
     expected = a_network(name, sizes)
     assert [entry["epoch"] for entry in expected.history] == [0.75, 1.5, 2.25, 2.5]
     clock(monkeypatch, 2)  # every batch takes more than a second
-    monkeypatch.setattr(loop, "SECONDS", 0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0)
     for calls in (1, 3, 4, 5):  # batch 1, batch 4, at the end of the first pass or so, inside of the second
         with pytest.raises(Stop):
             a_network(name, sizes, tmp_path, stop_after([calls]))
@@ -889,7 +889,7 @@ def test_a_run_goes_on_from_its_last_checkpoint_wherever_it_was_cut_off(tmp_path
     """Checkpoints of every few batches, or of evaluations alone: what was done since is done again."""
     expected = a_network("deepfm, lazy")
     clock(monkeypatch, 2)
-    monkeypatch.setattr(loop, "SECONDS", seconds)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", seconds)
     for calls in range(1, 20, 4):
         folder = tmp_path / str(calls)
         with pytest.raises(Stop):
@@ -910,7 +910,7 @@ def test_checkpoints_are_written_inside_of_long_epochs(tmp_path, monkeypatch):
     assert written == [1]
     written.clear()
     clock(monkeypatch, 2)
-    monkeypatch.setattr(loop, "SECONDS", 9)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 9)
     fit(SparseLogisticRegression(CARDINALITIES), train, out=tmp_path / "long", **options)
     assert 2 <= len(written) < 12
     assert written == sorted(written)
