@@ -78,26 +78,6 @@ def history_of(fitted, name):
 # many at once is each alone
 
 
-@pytest.mark.parametrize("loss", ["log_loss", "bid_weighted", "log", "log_plus", "log_teacher", "hinge_plus_teacher"])
-def test_repeats_at_once_are_repeats_one_by_one(loss):
-    train, valid, alone = repeats(3)
-    options = {"loss": loss, "batch_size": 64, "learning_rate": 3e-3, "metric": "welfare"}
-    hidden = (6,)
-    seeds = [11, 12, 13]
-
-    def members():
-        return MLP(8, hidden, members=(3,), seed=range(3))
-
-    first = fit(members(), train, epochs=1, seed=seeds, **options)
-    whole = fit(members(), train, valid=valid, epochs=8, seed=seeds, **options)
-    for k, (ads, auctions) in enumerate(alone):
-        one = fit(MLP(8, hidden, seed=k), ads, epochs=1, seed=seeds[k], **options)
-        assert close(member(first.last, k), one.last, 1e-5)
-        one = fit(MLP(8, hidden, seed=k), ads, valid=auctions, epochs=8, seed=seeds[k], **options)
-        assert whole.history[-1]["welfare"][k].item() == pytest.approx(one.history[-1]["welfare"].item(), abs=1e-3)
-        assert whole.history[-1]["loss"][k].item() == pytest.approx(one.history[-1]["loss"].item(), rel=1e-4)
-
-
 @pytest.mark.parametrize("hidden", [(), (6,)])
 def test_variants_at_once_are_variants_one_by_one(hidden):
     train, valid, alone = repeats(2, ads=300)
