@@ -48,7 +48,7 @@ class EvaluateOptions:
     squash:
         The auction ranks by `bid * ctr^squash`.
     calibrate:
-        Add a calibrated copy of each model: platt, or isotonic with --calibration-table.
+        Add a calibrated copy of each model: platt, a line through its logits.
     calibration_table:
         Table to fit the calibration on; needs --calibrate [default: TABLE itself].
     position:
@@ -77,7 +77,7 @@ class EvaluateOptions:
     pricing: Literal["gsp", "vcg", "first_price"] = "gsp"
     reserve: Annotated[float, ADVANCED] = 0.0
     squash: Annotated[float, ADVANCED] = 1.0
-    calibrate: Literal["none", "platt", "isotonic"] = "none"
+    calibrate: Literal["none", "platt"] = "none"
     calibration_table: Annotated[str | None, ADVANCED] = None
     position: Annotated[str | None, ADVANCED] = None
     sampling_rate: Annotated[float | None, ADVANCED] = None

@@ -14,7 +14,7 @@ from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.table_files import Table, open_table, same_place, table_name
-from bidwise.evaluation.calibration import CALIBRATORS, calibrator
+from bidwise.evaluation.calibration import Platt
 from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.doubts import doubts_of
 from bidwise.evaluation.intervals import LEVEL
@@ -113,9 +113,8 @@ def evaluate(
         truth: column of true CTR, if it is known: welfare and revenue are then expected, not realised.
         baseline: the model that the others are compared with; the first of ``ctr`` by default.
         slots, pricing, reserve, squash: the auction, as in :func:`bidwise.run_auction`.
-        calibrate: ``none``, ``platt`` or ``isotonic``; adds a calibrated copy of each model, one map for all ads,
-            fitted on ``calibration_table``. Without one, ``platt``, which has two parameters, is fitted on the table
-            itself.
+        calibrate: ``none`` or ``platt``; adds a calibrated copy of each model, with a line through its logits that is
+            fitted on ``calibration_table``. Without one it is fitted on the table itself: it has two parameters.
         position: column of the slot an ad was logged in, from 1; a click in slot k then counts 1/alpha_k.
         sampling_rate: share of the negatives that the models were trained on; predictions are corrected for it.
         weight: column of weights of ads; an auction has the mean weight of its ads; with ``auction_size`` an ad
@@ -204,13 +203,10 @@ def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
         check_closed_form(asked.pricing, len(asked.slots), reserve=asked.reserve, weighted=asked.weight is not None)
     if asked.pool_by and size is None:
         raise InputError("needs {}, the ads of an auction in a pool", argument="pool_by", others=["auction_size"])
-    check_name("calibrate", calibrate, ["none", *CALIBRATORS])
+    check_name("calibrate", calibrate, ["none", "platt"])
     if calibrate == "none" and asked.calibration_table is not None:
-        message = "needs {}: platt or isotonic; found none"
+        message = "needs {}: platt; found none"
         raise InputError(message, argument="calibration_table", others=["calibrate"])
-    if calibrate == "isotonic" and asked.calibration_table is None:
-        message = "must be platt without {}: isotonic has too many steps to be fitted on the ads that it is judged by"
-        raise InputError(message, argument="calibrate", others=["calibration_table"])
     if same_place(asked.calibration_table, table):
         message = "must not be the table itself, on which platt is fitted without one"
         raise InputError(message, argument="calibration_table")
@@ -248,13 +244,13 @@ def _exposure(ads: AdTable, slots: Sequence[float]) -> Floats | None:
 def _with_twins(ads: AdTable, asked: EvaluationOptions, progress: Progress) -> AdTable:
     """Every model together with its calibrated copy, ``model+platt``: one map for all ads, so that it cannot change who
     wins if all bid the same."""
-    kind, known = asked.calibrate, ads
+    known = ads
     if asked.calibration_table is not None:
         known = asked.read(asked.calibration_table, "calibration_table")
     exposure, twins = _exposure(known, asked.slots), {}
     labels = known.clicks if exposure is None else known.clicks / exposure
     for model, ctr in ads.ctr.items():
-        twins[f"{model}+{kind}"] = calibrator(kind, known.ctr[model], labels, weights=known.weights)(ctr)
+        twins[f"{model}+platt"] = Platt.fit(known.ctr[model], labels, weights=known.weights)(ctr)
         progress("calibration", len(twins) / len(ads.ctr))
     return replace(ads, ctr=ads.ctr | twins)
 
