@@ -60,12 +60,11 @@ class Platt:
         if len(ctr) == 0:
             raise InputError("must have at least one ad to calibrate on, found 0", argument="ctr")
         clicks = _numbers("clicks", clicks, like=ctr)
-        weights = np.ones(len(ctr)) if weights is None else _numbers("weights", weights, like=ctr)
-        if not weights.any():
-            raise InputError(f"must not all be 0, found {len(weights)} zeros", argument="weights")
-        seen = weights > 0
-        weights = weights[seen] / weights[seen].mean()
-        logits, label, mass = _by_score(_logit(ctr[seen]), clicks[seen], weights)
+        weight = np.ones(len(ctr)) if weights is None else _numbers("weights", weights, like=ctr)
+        if not weight.any():
+            raise InputError(f"must not all be 0, found {len(weight)} zeros", argument="weights")
+        seen = weight > 0
+        logits, label, mass = _by_score(_logit(ctr[seen]), clicks[seen], weight[seen] / weight[seen].mean())
         ads, clicked = mass.sum(), (mass * label).sum()
         one_class = not 0 < clicked < ads
         if one_class or logits[-1] - logits[0] < ONE_CTR:
