@@ -118,10 +118,9 @@ def evaluations():
     yield of({name: column[:40] for name, column in pool.items()})
     yield of({name: column[:60] for name, column in pool.items()}, auction_size=6)
     yield of(pool | {"fine": pool["rough"] / 2}, auction_size=6)
-    days = {"day": np.where(np.arange(9000) < 5, 7, np.arange(9000) % 4), "p": np.random.default_rng(0).random(9000)}
+    days = {"day": np.where(np.arange(9000) < 5, 7, np.arange(9000) % 4)}
     yield of(pool | days, auction_size=6, pool_by="day")
     yield of(pool | {"day": np.arange(9000) % 40}, auction_size=6, pool_by="day")
-    yield of(pool | days | {"p": days["p"] ** 8 + 1e-9}, auction_size=6, propensity="p")
     yield of(
         {**table, **{f"model {k}": table["fine"] ** (1 + k / 9) for k in range(9)}},
         ctr=[f"model {k}" for k in range(9)],

@@ -184,7 +184,7 @@ def test_measures_agree_with_the_library(store):
         expected = bidwise.pooled_welfare(ctr, truth, test.bids, 32)
         assert float(getattr(found, key).mean()) == pytest.approx(expected, rel=1e-6)
     assert found.revenue == pytest.approx(bidwise.pooled_revenue(ctr, test.truth, test.bids, 32), rel=1e-6)
-    line = bidwise.evaluation.calibrator("platt", bidwise.predict(model, valid), valid.clicks)
+    line = bidwise.evaluation.Platt.fit(bidwise.predict(model, valid), valid.clicks)
     scaled = bidwise.pooled_welfare(line(ctr), test.truth, test.bids, 32)
     assert float(found.calibrated.mean()) == pytest.approx(scaled, rel=1e-6)
     assert scaled != pytest.approx(float(found.expected_welfare.mean()), rel=1e-3)

@@ -456,7 +456,7 @@ def test_measures_are_the_public_ones(trained):
     assert measures.revenue[1] == pytest.approx(bidwise.revenue(*columns).mean().item(), rel=1e-5)
     assert measures.auc[1] == pytest.approx(bidwise.evaluation.auc(ctr, test.clicks[1]), abs=1e-6)
     assert measures.squared_error[1] == pytest.approx((ctr - test.truth[1]).square().mean().item(), rel=1e-5)
-    line = bidwise.evaluation.calibrator("platt", bidwise.predict(model, valid.features)[1], valid.clicks[1])
+    line = bidwise.evaluation.Platt.fit(bidwise.predict(model, valid.features)[1], valid.clicks[1])
     scaled = bidwise.welfare(line(ctr), *columns[1:]).mean().item()
     assert measures.calibrated[1] == pytest.approx(scaled, rel=1e-6)
 
@@ -671,7 +671,7 @@ def test_cells_select_by_their_own_auction_size_and_calibrate_on_validation_clic
     trained = group.trained(["log_loss"], group.ads)["log_loss"]
     model = group.students.trained(select(trained, "expected_welfare@50").weights)
     valid, test = (bidwise.predict(model, part.features)[1] for part in (group.valid, group.test))
-    line = bidwise.evaluation.calibrator("platt", valid, group.valid.clicks[1])
+    line = bidwise.evaluation.Platt.fit(valid, group.valid.clicks[1])
     offsets = 50 * torch.arange(len(group.test) // 50 + 1)
     scaled = bidwise.welfare(line(test), group.test.truth[1], group.test.bids[1], offsets).mean().item()
     found = group.welfare(select(trained, "expected_welfare@50"), 50, calibrated=True)
@@ -701,6 +701,7 @@ def test_worlds_trained_together_have_the_numbers_they_have_alone(monkeypatch, t
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"test_ads": 999}, "test_ads must be at least 1000"),
         ({"training_ads": 1}, "training_ads must be at least 2"),
+        ({"maps": ("spread",)}, "maps must be one of .* did you mean 'spread_size'"),
     ],
 )
 def test_bad_options_of_regimes_name_themselves(options, words):

@@ -48,7 +48,7 @@ class EvaluateOptions:
     squash:
         The auction ranks by `bid * ctr^squash`.
     calibrate:
-        Add a calibrated copy of each model: platt, or isotonic with --calibration-table.
+        Add a calibrated copy of each model: platt, a line through its logits.
     calibration_table:
         Table to fit the calibration on; needs --calibrate [default: TABLE itself].
     position:
@@ -57,8 +57,6 @@ class EvaluateOptions:
         Share of the negatives that the models were trained on; corrects their predictions.
     weight:
         Column of weights of ads; an auction has the mean weight of its ads.
-    propensity:
-        Column of the probability with which the log chose the ad: a click counts 1/propensity.
     separator:
         Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
     no_header:
@@ -79,12 +77,11 @@ class EvaluateOptions:
     pricing: Literal["gsp", "vcg", "first_price"] = "gsp"
     reserve: Annotated[float, ADVANCED] = 0.0
     squash: Annotated[float, ADVANCED] = 1.0
-    calibrate: Literal["none", "platt", "isotonic"] = "none"
+    calibrate: Literal["none", "platt"] = "none"
     calibration_table: Annotated[str | None, ADVANCED] = None
     position: Annotated[str | None, ADVANCED] = None
     sampling_rate: Annotated[float | None, ADVANCED] = None
     weight: Annotated[str | None, ADVANCED] = None
-    propensity: Annotated[str | None, ADVANCED] = None
     separator: Annotated[str | None, ADVANCED] = None
     no_header: Annotated[bool, ADVANCED] = False
 
@@ -117,7 +114,6 @@ def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:
         options.truth,
         options.position,
         options.weight,
-        options.propensity,
     )
     columns = [*(name for names in lists for name in names or ()), *(role for role in roles if role is not None)]
     check_readable(table, columns, options.separator, not options.no_header)

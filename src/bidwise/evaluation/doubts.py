@@ -64,10 +64,14 @@ def _copies(ads: AdTable) -> int:
     """
     auction = np.repeat(np.arange(ads.auctions), np.diff(ads.offsets))
     columns = {str(at): column for at, column in enumerate((auction, ads.bids, *ads.ctr.values()))}
-    rows = pl.DataFrame(columns | {"click": ads.clicks > 0})
-    if rows.n_unique(subset=list(columns)) == ads.ads:
+    hashes = np.asarray(pl.DataFrame(columns).hash_rows().to_numpy())
+    ranked = np.sort(hashes)
+    twice = ranked[1:][ranked[1:] == ranked[:-1]]
+    if not len(twice):
         return 0
+    some = np.isin(hashes, twice)
+    rows = pl.DataFrame({name: column[some] for name, column in columns.items()} | {"click": ads.clicks[some] > 0})
     groups = rows.group_by(list(columns)).agg(pl.len().alias("rows"), pl.col("click").sum().alias("clicks"))
     clicked = groups.filter((pl.col("rows") > 1) & (pl.col("clicks") > 0))
     together = int(clicked["clicks"].sum()) >= COPIES * max(int(clicked["rows"].sum()), 1)
-    return ads.ads - len(groups) if together and not rows["click"].all() else 0
+    return len(rows) - len(groups) if together and not ads.clicks.all() else 0

@@ -14,11 +14,11 @@ from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.table_files import Table, open_table, same_place, table_name
-from bidwise.evaluation.calibration import CALIBRATORS, calibrator
-from bidwise.evaluation.comparison import compared, effective, pairs_of
+from bidwise.evaluation.calibration import Platt
+from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.doubts import doubts_of
 from bidwise.evaluation.intervals import LEVEL
-from bidwise.evaluation.metrics import Metrics
+from bidwise.evaluation.metrics import Metrics, Reference
 from bidwise.evaluation.pooled import check_closed_form
 from bidwise.evaluation.result import (
     AT_RANDOM,
@@ -26,10 +26,10 @@ from bidwise.evaluation.result import (
     BY_BID,
     AuctionSize,
     Evaluation,
-    Exploration,
     Segment,
     check_folder,
 )
+from bidwise.evaluation.units import Units
 from bidwise.json_files import to_json
 from bidwise.values import Floats
 
@@ -61,7 +61,6 @@ class EvaluationOptions:
     calibrate: str = "none"
     calibration_table: Table | None = None
     position: str | None = None
-    propensity: str | None = None
     sampling_rate: float | None = None
     weight: str | None = None
     separator: str | None = None
@@ -114,12 +113,9 @@ def evaluate(
         truth: column of true CTR, if it is known: welfare and revenue are then expected, not realised.
         baseline: the model that the others are compared with; the first of ``ctr`` by default.
         slots, pricing, reserve, squash: the auction, as in :func:`bidwise.run_auction`.
-        calibrate: ``none``, ``platt`` or ``isotonic``; adds a calibrated copy of each model, one map for all ads,
-            fitted on ``calibration_table``. Without one, ``platt``, which has two parameters, is fitted on the table
-            itself.
+        calibrate: ``none`` or ``platt``; adds a calibrated copy of each model, with a line through its logits that is
+            fitted on ``calibration_table``. Without one it is fitted on the table itself: it has two parameters.
         position: column of the slot an ad was logged in, from 1; a click in slot k then counts 1/alpha_k.
-        propensity: column of the chance that the ad was shown, of exploration logs; a click then counts 1/propensity
-            times, at most as often as the square root of the number of ads.
         sampling_rate: share of the negatives that the models were trained on; predictions are corrected for it.
         weight: column of weights of ads; an auction has the mean weight of its ads; with ``auction_size`` an ad
             competes as often as it weighs.
@@ -142,7 +138,7 @@ def evaluate(
     models, real = asked.ctr, bool(asked.auction)
     keys = {name: columns for name, columns in (("pool", asked.pool_by), ("cluster", asked.cluster)) if columns}
     keys |= {BY + column: [column] for column in asked.by}
-    roles = {name: getattr(asked, name) for name in ("bid", "truth", "propensity")}
+    roles = {name: getattr(asked, name) for name in ("bid", "truth")}
     ads = asked.read(table, keys=keys, auction=asked.auction or None, **roles)
     sizes: tuple[AuctionSize, ...] = ()
     if not real and asked.auction_size is None:
@@ -150,10 +146,6 @@ def evaluate(
         asked = replace(asked, auction_size=max((each.ads for each in sizes if each.enough), default=sizes[0].ads))
     rules = asked.rules
     ads = _large_pools(ads, asked.auction_size)
-    exploration = None
-    if ads.propensity is not None:
-        exploration, least = _exploration(ads.propensity, ads.clicks)
-        ads = replace(ads, propensity=np.maximum(ads.propensity, least))
     if asked.calibrate != "none":
         ads = _with_twins(ads, asked, progress)
     twins = {model: model.removesuffix(f"+{asked.calibrate}") for model in ads.ctr if model not in models}
@@ -168,13 +160,13 @@ def evaluate(
         progress(model, 1.0)
     assert metrics is not None
     references = _references(metrics)
-    units |= {name: each.sales for name, each in references.items()}
+    units |= references
     among = [(model, name) for name in references for model in models] + [(name, base) for name in references]
     against = [(model, other) for model, other in pairs if other == base and model in models]
     evaluation = Evaluation(
         models=numbers,
         comparisons=tuple(compared(units, pairs)),
-        references={name: each.reference(priced=name != AT_RANDOM) for name, each in references.items()},
+        references={name: Reference.of(each) for name, each in references.items()},
         against=tuple(compared(units, among, metrics=("welfare",))),
         sizes=sizes,
         doubts=tuple(doubts_of(ads, {model: numbers[model] for model in models})),
@@ -189,7 +181,6 @@ def evaluate(
         bid_spread=float(np.log(ads.bids).std()),
         largest_bid=float(ads.bids.max() / np.median(ads.bids)),
         concentration=units[base].concentration(),
-        exploration=exploration,
         segments=_segments(ads, asked.by, against, rules),
         options=asked.recorded(table),
     )
@@ -212,13 +203,10 @@ def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
         check_closed_form(asked.pricing, len(asked.slots), reserve=asked.reserve, weighted=asked.weight is not None)
     if asked.pool_by and size is None:
         raise InputError("needs {}, the ads of an auction in a pool", argument="pool_by", others=["auction_size"])
-    check_name("calibrate", calibrate, ["none", *CALIBRATORS])
+    check_name("calibrate", calibrate, ["none", "platt"])
     if calibrate == "none" and asked.calibration_table is not None:
-        message = "needs {}: platt or isotonic; found none"
+        message = "needs {}: platt; found none"
         raise InputError(message, argument="calibration_table", others=["calibrate"])
-    if calibrate == "isotonic" and asked.calibration_table is None:
-        message = "must be platt without {}: isotonic has too many steps to be fitted on the ads that it is judged by"
-        raise InputError(message, argument="calibrate", others=["calibration_table"])
     if same_place(asked.calibration_table, table):
         message = "must not be the table itself, on which platt is fitted without one"
         raise InputError(message, argument="calibration_table")
@@ -230,8 +218,6 @@ def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
         raise InputError(f"must be one of the ctr columns, {', '.join(models)}, found {base!r}", argument="baseline")
     if asked.sampling_rate is not None and not 0 < asked.sampling_rate <= 1:
         raise InputError(f"must be in (0, 1], found {asked.sampling_rate}", argument="sampling_rate")
-    if asked.truth is not None and asked.propensity is not None:
-        raise InputError("needs clicks: with {} welfare does not go by them", argument="propensity", others=["truth"])
 
 
 def _large_pools(ads: AdTable, size: int | None) -> AdTable:
@@ -251,13 +237,6 @@ def _large_pools(ads: AdTable, size: int | None) -> AdTable:
     return ads.rows(kept, np.array([0, len(kept)]), left_out=ads.ads - len(kept))
 
 
-def _exploration(propensity: Floats, clicks: Floats) -> tuple[Exploration, float]:
-    """The effective number of clicks weighted by 1 / propensity, and the least propensity that is used in full."""
-    least = 1 / math.sqrt(len(propensity))
-    clipped = int(((propensity < least) & (clicks > 0)).sum())
-    return Exploration(clipped, 1 / least, effective(clicks / np.maximum(propensity, least))), least
-
-
 def _exposure(ads: AdTable, slots: Sequence[float]) -> Floats | None:
     return None if ads.position is None else slot_multipliers(slots).numpy()[ads.position - 1]
 
@@ -265,13 +244,13 @@ def _exposure(ads: AdTable, slots: Sequence[float]) -> Floats | None:
 def _with_twins(ads: AdTable, asked: EvaluationOptions, progress: Progress) -> AdTable:
     """Every model together with its calibrated copy, ``model+platt``: one map for all ads, so that it cannot change who
     wins if all bid the same."""
-    kind, known = asked.calibrate, ads
+    known = ads
     if asked.calibration_table is not None:
         known = asked.read(asked.calibration_table, "calibration_table")
     exposure, twins = _exposure(known, asked.slots), {}
     labels = known.clicks if exposure is None else known.clicks / exposure
     for model, ctr in ads.ctr.items():
-        twins[f"{model}+{kind}"] = calibrator(kind, known.ctr[model], labels, weights=known.weights)(ctr)
+        twins[f"{model}+platt"] = Platt.fit(known.ctr[model], labels, weights=known.weights)(ctr)
         progress("calibration", len(twins) / len(ads.ctr))
     return replace(ads, ctr=ads.ctr | twins)
 
@@ -285,7 +264,6 @@ def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
         ads.offsets if rules.get("size") is None else None,
         truth=ads.truth,
         exposure=_exposure(ads, rules["slots"]),
-        propensity=ads.propensity,
         weights=ads.weights,
         clusters=ads.groups.get("cluster"),
         pools=ads.groups.get("pool"),
@@ -293,14 +271,14 @@ def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
     )
 
 
-def _references(metrics: Metrics) -> dict[str, Metrics]:
+def _references(metrics: Metrics) -> dict[str, Units]:
     """Rankings that need no model, and the best if the true CTR is known; if all bid the same, the ranking by bid is a
     random one."""
     bids = metrics.log.bids
-    found = {BY_BID: metrics.by_bid()} if bids.min() < bids.max() else {}
+    found = {BY_BID: metrics.of(squash=0.0).sales} if bids.min() < bids.max() else {}
     found[AT_RANDOM] = metrics.at_random()
     if metrics.log.truth_known:
-        found[BEST] = metrics.by_truth()
+        found[BEST] = metrics.of(metrics.log.worth, squash=1.0).sales
     return found
 
 
@@ -308,16 +286,14 @@ def _by_size(ads: AdTable, asked: EvaluationOptions, base: str) -> Iterator[Auct
     """The models against the baseline in auctions of several sizes; a single one against random ads."""
     if ads.ads <= SIZES[0]:
         raise InputError(f"must have more than {SIZES[0]} ads, found {ads.ads}", argument="table")
+    metrics = metrics_of(ads.ctr[base], ads, asked.rules | {"size": SIZES[0]})
+    pairs = [(model, base) for model in asked.ctr if model != base] or [(base, AT_RANDOM)]
     for size in SIZES:
         if size < ads.ads:
-            metrics = {
-                model: metrics_of(column, ads, asked.rules | {"size": size}) for model, column in ads.ctr.items()
-            }
-            units = {model: each.sales for model, each in metrics.items()}
+            units = {model: metrics.of(column, size=size).sales for model, column in ads.ctr.items()}
+            levels = {model: each.level("welfare") for model, each in units.items()}
             if len(units) == 1:
-                units[AT_RANDOM] = metrics[base].at_random().sales
-            pairs = [(model, base) for model in asked.ctr if model != base] or [(base, AT_RANDOM)]
-            levels = {model: each.reference().intervals["welfare"] for model, each in metrics.items()}
+                units[AT_RANDOM] = metrics.of(size=size).at_random()
             yield AuctionSize(size, levels, tuple(compared(units, pairs, metrics=("welfare",))))
 
 

@@ -35,15 +35,6 @@ DETECTED = 0.1  # of the welfare: a change that a table should be able to detect
 
 
 @dataclass(frozen=True)
-class Exploration:
-    """The effective number of clicks that count 1 / propensity."""
-
-    clipped: int  # clicks that would have counted more often than ``most``
-    most: float
-    effective_clicks: float
-
-
-@dataclass(frozen=True)
 class Segment:
     """Models compared by the welfare of the ads of one value of a column."""
 
@@ -76,7 +67,7 @@ class Evaluation:
     """The result, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
     kind: ClassVar[str] = "evaluation"
-    format: ClassVar[int] = 6
+    format: ClassVar[int] = 7
     written: ClassVar[tuple[str, ...]] = ("best", "units", "optimal_welfare")
 
     models: dict[str, ModelMetrics]
@@ -96,7 +87,6 @@ class Evaluation:
     bid_spread: float  # standard deviation of log bids
     largest_bid: float  # in medians
     concentration: Concentration  # of the baseline's welfare
-    exploration: Exploration | None = None
     segments: tuple[Segment, ...] = ()
     options: dict[str, Any]  # the options; tables by name
     version: str = bidwise.__version__

@@ -354,12 +354,6 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
     elif evaluation.pools:
         what = "pools" if evaluation.units is Kind.POOLS else "ads of the same pools"
         yield f"Intervals apply to other {what}."
-    if (found := evaluation.exploration) is not None:
-        many, column = f"{found.effective_clicks:,.0f}", options["propensity"]
-        yield f"A click counts 1 / {column} times; together they are worth {many} clicks of equal weight."
-        if found.clipped:
-            clicks, most = counted(found.clipped, "click"), f"{found.most:.0f}"
-            yield f"{clicks} would have counted more than {most} times, the most allowed."
     if evaluation.twins and "calibration_table" in options:
         yield f"Models with +{options['calibrate']} are calibrated on the calibration table."
     elif evaluation.twins:
