@@ -306,6 +306,12 @@ def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead):
         assert sizes is None or auctions == len(sizes)
 
 
+def test_batches_are_gathered_where_the_ads_are_and_moved_to_the_model():
+    for batch in Shuffle(numbered([3, 1, 2]), 3, [seeded()], torch.device("meta")):
+        columns = (batch.features, batch.clicks, batch.bids, batch.teacher, batch.weights, batch.offsets)
+        assert {column.device.type for column in columns} == {"meta"}
+
+
 def test_every_epoch_has_its_own_order_and_every_repeat_too():
     shuffle = Shuffle(numbered(ads=50, lead=(2,)), 50, [seeded(1), seeded(2)])
     (first,), (second,) = (list(shuffle) for _ in range(2))
