@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from itertools import pairwise
 
 import distributed_jobs as jobs
 import numpy as np
@@ -17,7 +18,7 @@ from distributed_jobs import on_ranks
 from helpers import needs_gpu
 
 from bidwise import InputError, WelfareLoss, distributed
-from bidwise.training.batches import Epoch
+from bidwise.training.batches import Pass
 
 GRADIENTS = {
     **{f"gradients {m} {a}": ("gradients", (m, "log_plus_teacher", a), {}) for m in jobs.MODELS for a in jobs.AUCTIONS},
@@ -184,19 +185,19 @@ def test_distributed_parts_of_a_batch_are_all_of_it_and_whole_auctions(ranks):
     ads = int(offsets[-1])
     order = torch.randperm(ads, generator=random)[None]
     auctions = [13, 14, 30, 40]
-    for epoch in (Epoch(order, [10, 11, ads]), Epoch(order, offsets[auctions].tolist(), offsets, auctions)):
-        for number in range(len(epoch.ends)):
-            bounds = [epoch.bounds(number, rank, ranks) for rank in range(ranks)]
-            assert torch.equal(
-                torch.cat([epoch.rows(*part)[0] for part in bounds]), epoch.rows(*epoch.bounds(number))[0]
-            )
-            lengths, whole = [stop - start for start, stop in bounds], epoch.offsets_of(number)
-            if epoch.offsets is None:
+    for whole in (Pass(order, [10, 11, ads]), Pass(order, offsets[auctions].tolist(), offsets, auctions)):
+        for number in range(len(whole.ends)):
+            bounds = [whole.bounds(number, rank, ranks) for rank in range(ranks)]
+            cuts = [bounds[0][0], *(stop for _, stop in bounds)]
+            assert bounds == list(pairwise(cuts))
+            assert (cuts[0], cuts[-1]) == whole.bounds(number)
+            lengths, expected = [stop - start for start, stop in bounds], whole.offsets_of(number)
+            if whole.offsets is None:
                 assert max(lengths) - min(lengths) <= 1
-            if whole is not None:  # of whole auctions, or of a single ad
-                parts = [epoch.offsets_of(number, rank, ranks) for rank in range(ranks)]
+            if expected is not None:  # of whole auctions, or of a single ad
+                parts = [whole.offsets_of(number, rank, ranks) for rank in range(ranks)]
                 assert [int(part[-1]) for part in parts] == lengths
-                assert torch.equal(torch.cat([part.diff() for part in parts]), whole.diff())
+                assert torch.equal(torch.cat([part.diff() for part in parts]), expected.diff())
 
 
 def test_distributed_nothing_happens_on_one_rank():

@@ -109,11 +109,6 @@ def test_sums_err_no_more_than_float32_pairs(ads, sigma, gap, kappa):
 
 
 @both_gaps
-def test_thousands_of_ads(gap):
-    assert_as_good_as_pairs(make(5000), gap, 10.0)
-
-
-@both_gaps
 @pytest.mark.parametrize("kappa", [None, 3.0, 1e-3])
 def test_panels_far_apart(kappa, gap):
     """More than a thousand panels, most of them empty: what is far below and far above comes in chunks."""

@@ -701,6 +701,7 @@ def test_worlds_trained_together_have_the_numbers_they_have_alone(monkeypatch, t
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"test_ads": 999}, "test_ads must be at least 1000"),
         ({"training_ads": 1}, "training_ads must be at least 2"),
+        ({"maps": ("spread",)}, "maps must be one of .* did you mean 'spread_size'"),
     ],
 )
 def test_bad_options_of_regimes_name_themselves(options, words):

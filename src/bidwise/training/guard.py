@@ -68,10 +68,9 @@ class Guard:
 
 def not_finite(run: Run, losses: Tensor) -> NotFiniteError:
     """Diagnosis of the current batch of ``run``, with its gradients still present."""
-    assert run.epoch is not None
     position, number = run.position, run.position.batches
-    start, stop = run.epoch.bounds(number)
-    rows = (run.epoch.rows(start, stop) % len(run.train)).cpu()
+    start, stop = run.under_way.bounds(number)
+    rows = (run.under_way.order[:, start:stop] % len(run.train)).cpu()
     bad = ~torch.isfinite(losses.reshape(-1))
     who = f" for {int(bad.sum())} of {losses.numel()} members" if losses.dim() and bool(bad.any()) else ""
     broken = [
@@ -111,8 +110,7 @@ def _some(rows: list[int]) -> str:
 
 def _diagnosis(run: Run, rows: Tensor, member: int) -> dict[str, Any] | None:
     """The diagnosis of a batch, with the logits that the weights before it give without dropout."""
-    assert run.epoch is not None
-    repeat, offsets = member % len(rows), run.epoch.offsets_of(run.position.batches)
+    repeat, offsets = member % len(rows), run.under_way.offsets_of(run.position.batches)
     ads, at = run.train, rows[repeat].to(run.train.bids.device)
     features = ads.features.reshape(-1, len(ads), ads.width)[repeat][at]
     columns = [ads.labels, ads.bids, *([] if ads.teacher is None else [ads.teacher])]

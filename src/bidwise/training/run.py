@@ -21,7 +21,7 @@ from bidwise.losses.named import LOSSES, BidWeightedLogLoss, Variants, WelfareLo
 from bidwise.models.layers import is_static, trust
 from bidwise.training.adam import Adam
 from bidwise.training.arguments import Options, check_no_sigmoid, check_ranks, log_losses, one_line, whole
-from bidwise.training.batches import Batch, Epoch, Resident, Shuffle, Streamed, fits
+from bidwise.training.batches import AdBatch, Pass, Shuffle, fits
 from bidwise.training.guard import Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
@@ -67,15 +67,16 @@ class Run:
         }
         check_ranks(model, train, valid, self.settings)
         distributed.copy_first(list(model.state_dict().values()))
-        stays = train.features.device != self.device and not fits(train, self.device)
-        self.train = train.to(first.dtype) if stays else train.to(self.device).to(first.dtype)
+        if fits(train, self.device):
+            train = train.to(self.device)
+        self.train = train.to(first.dtype)
         self.valid = None if valid is None else valid.to(self.device).to(first.dtype)
         self.loss = unchecked(LOSSES[loss] if isinstance(loss, str) else loss)
         self.own_loss = isinstance(self.loss, OWN_LOSSES)
         if isinstance(self.loss, nn.Module):
             self.loss.to(self.device)
         randoms = [torch.Generator().manual_seed(k) for k in seeds]
-        self.shuffle = Shuffle(self.train, options.batch_size, randoms)
+        self.shuffle = Shuffle(self.train, options.batch_size, randoms, self.device)
         self.members = getattr(model, "members", torch.Size())
         self.share = 1 / log_losses(self.loss, self.members).to(self.device, first.dtype)  # of a loss that steps take
         if distributed.several():
@@ -88,12 +89,11 @@ class Run:
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and is_static(model):
             trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
-        self.source = Streamed(self.shuffle, self.device) if stays else Resident(self.shuffle)
         self.position = Position(randoms=self.shuffle.states)
-        self.epoch: Epoch | None = None  # the pass under way
         self.graph: Any = None
         self.wants_graph = self._wants_graph(graph)
         self.taken = 0  # steps since this object was made
+        self.begin()
 
     def config(self) -> dict[str, Any]:
         """The state that resumes a run."""
@@ -124,8 +124,7 @@ class Run:
     def begin(self) -> None:
         """Draw the order of a pass; a GPU need not wait for the next one."""
         more = self.position.passes + 1 < self.options.epochs
-        self.epoch = self.shuffle.next(ahead=more and self.device.type == "cuda")
-        self.source.begin(self.epoch)
+        self.under_way: Pass = self.shuffle.next(ahead=more and self.device.type == "cuda")
 
     def train_on(self) -> None:
         """Train until the pass ends, an evaluation is due, or a second has gone by."""
@@ -152,14 +151,11 @@ class Run:
                 total=total,
                 randoms=self.shuffle.states,
             )
-            self.epoch = None
-        if self.epoch is None:
             self.begin()
-            assert self.epoch is not None
         if self.options.schedule == "cosine":
             share = min(1.0, self.epochs_done / self.options.epochs)
             self.optimizer.set_rate(self.options.learning_rate * (1 + math.cos(math.pi * share)) / 2)
-        start, stop = self.epoch.bounds(position.batches)
+        start, stop = self.under_way.bounds(position.batches)
         self.advance(position.batches)
         position.counted += 1
         position.batches += 1
@@ -170,6 +166,7 @@ class Run:
         missing = {
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
             "one rank": not distributed.several(),
+            "room for the ads": self.shuffle.features.device == self.device,
             "auctions of one size": self.shuffle.whole is not None,
             "tables that kernels update": len(self.optimizer.tables) == len(self.optimizer.sums),
         }
@@ -179,9 +176,8 @@ class Run:
         return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
-        assert self.epoch is not None
         self.taken += 1
-        start, stop = self.epoch.bounds(number)
+        start, stop = self.under_way.bounds(number)
         if self.wants_graph and stop - start == self.shuffle.whole:
             if self.graph is None and self.taken > WARM:
                 from bidwise.kernels.graph import captured
@@ -189,14 +185,14 @@ class Run:
                 self.graph = captured(self, stop - start)
                 self.wants_graph = self.graph is not None
             if self.graph is not None:
-                self.graph.advance(self.source.locate(number))
+                self.graph.advance(start)
                 return
-        loss = self.step(self.source.batch(number))
+        loss = self.step(self.shuffle.batch(self.under_way, number))
         if self.position.total is None:
             self.position.total = torch.zeros_like(loss)
         self.position.total += loss
 
-    def step(self, batch: Batch) -> Tensor:
+    def step(self, batch: AdBatch) -> Tensor:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
         self.optimizer.zero_grad()
         logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
