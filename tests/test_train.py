@@ -92,7 +92,6 @@ def test_a_run_folder_has_all_its_files(run):
     names = {path.name for path in run.folder.iterdir()}
     files = {"config.toml", "encoder.json", "model.pt", "model.json", "test.parquet", "result.json", "report.html"}
     files |= {
-        "verdict.txt",
         "optimizer.pt",
         "metrics.jsonl",
         "environment.json",

@@ -12,7 +12,7 @@ from bidwise.evaluation_options import EvaluationOptions
 def evaluate(table: str, /, *, options: EvaluationOptions, out: Path) -> None:
     """Compare the predictions of several models in the auction, with confidence intervals.
 
-    Prints a verdict and a table, and writes OUT/report.html, OUT/verdict.txt and OUT/result.json. Example:
+    Prints a verdict and a table, and writes OUT/report.html and OUT/result.json. Example:
 
     `bidwise evaluate ads.csv --ctr old new --click y --bid bid --auction id --out dir`
 
@@ -22,7 +22,7 @@ def evaluate(table: str, /, *, options: EvaluationOptions, out: Path) -> None:
         Parquet, CSV or TSV file (also .csv.gz, .tsv.gz), one row per logged ad; also a URL (s3://, gs://, az://,
         https://) or, quoted, a pattern such as `'day=*/*.parquet'`.
     out:
-        Folder for report.html, verdict.txt and result.json.
+        Folder for report.html and result.json.
     """
     from bidwise.data.table_files import check_readable
 

@@ -169,17 +169,15 @@ class Evaluation:
         return json.dumps(result_json(self), indent=2, allow_nan=False)
 
     def write(self, out: str | Path) -> None:
-        """``out/result.json``, ``report.html``, ``verdict.txt`` and ``environment.json``: all, or no result."""
-        from bidwise.report.build import run_of, runs_page, verdict_text  # late: matplotlib takes a second
+        """``out/result.json``, ``report.html`` and ``environment.json``: all, or no result."""
+        from bidwise.report.build import run_of, runs_page  # late: matplotlib takes a second
 
         check_folder(out)
         with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
             part.write_text(self.to_json(), encoding="utf-8")
             made = environment()
-            run = replace(run_of(folder, self), environment=made)
-            page, text = runs_page([run]), verdict_text([run])
+            page = runs_page([replace(run_of(folder, self), environment=made)])
             write_json(folder / "environment.json", made)
-            write_text(folder / "verdict.txt", text)
             write_text(folder / "report.html", page)
 
 

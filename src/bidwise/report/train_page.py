@@ -11,13 +11,11 @@ from matplotlib.ticker import FuncFormatter
 
 from bidwise import distributed
 from bidwise.evaluation.estimate import signed
-from bidwise.report.curves import named_lines
-from bidwise.report.drawing import COLOURS, Panel, Whisker, whiskers
+from bidwise.report.drawing import COLOURS, Panel, Whisker, looks, named_lines, whiskers
 from bidwise.report.evaluation_page import comparisons_section, notes_section, welfare_drawing
 from bidwise.report.evaluation_page import facts as test_facts
 from bidwise.report.evaluation_sentences import models_table
 from bidwise.report.formatting import NONE, change, counted, decimals, number
-from bidwise.report.loss_styles import look_of, loss_called
 from bidwise.report.sections import (
     Cell,
     Run,
@@ -28,7 +26,17 @@ from bidwise.report.sections import (
     drawing,
     outcome_cell,
 )
-from bidwise.report.train_sentences import calibration_words, doubts, notes, setting_words, size_of, untrained, verdict
+from bidwise.report.train_sentences import (
+    ABOUT,
+    UNKNOWN,
+    calibration_words,
+    doubts,
+    notes,
+    setting_words,
+    size_of,
+    untrained,
+    verdict,
+)
 from bidwise.study.compare import Choice
 from bidwise.study.search import Attempt, Search, budget
 from bidwise.table.plan import candidates, recipes
@@ -71,7 +79,7 @@ def train_page(run: Run, key: str) -> RunPage:
             _test(result),
             Section("Columns", rare, tables=[_columns_table(facts, result.fields)]),
             Section("Splits", lead, tables=[_splits_table(facts)]),
-            Section("The recipes", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
+            Section("The recipes", terms=[(name, ABOUT.get(name, UNKNOWN)) for name in result.fits]),
             Section("Notes", points=[*notes(facts, result.settings), *untrained(result)]),
         ],
         outcome,
@@ -109,7 +117,7 @@ def _curves(key: str, result: TrainResult) -> Section:
     lines = {loss: ([e.epoch for e in fit.history], [e.value for e in fit.history]) for loss, fit in fits.items()}
 
     def paint(axes: Axes) -> None:
-        named_lines(axes, lines, {name: look_of(name) for name in lines})
+        named_lines(axes, lines, looks(list(lines)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: signed(y, ".5g").removeprefix("+")))
         axes.set_ylabel(f"validation {words}")
 

@@ -19,6 +19,24 @@ from bidwise.table.leaks import placements
 from bidwise.table.prepare import CAP, PREVIOUS
 from bidwise.table.results import FitResult, Refresh, TableFacts, TrainResult
 
+ABOUT = {  # recipe -> what it is
+    "log_loss": "The usual way to train; all others are compared with it.",
+    "bid_weighted": "Log loss in which an ad counts as much as it bids.",
+    "sqrt_bid_weighted": "Log loss weighted by the square root of the bid.",
+    "log": "Pairs of ads, logistic surrogate (equation 5), plus λ times the log loss.",
+    "log_weighted": "The same with pairs weighted towards ads of high eCPM.",
+    "hinge": "Hinge surrogate (equation 6): without weights the same as the logistic one.",
+    "log_teacher": "log_weighted with the log-loss model’s CTR, a teacher, in place of clicks.",
+    "hinge_plus_teacher": "Equation 7: hinge; only pairs in the wrong order; teacher, weights.",
+    "log_plus": "Pairs, logistic surrogate, but a pair counts only with its better ad first.",
+    "log_plus_teacher": "The same with the teacher’s CTR in place of clicks.",
+    "ranknet": "Learning to rank: which ad of a pair is worth more, not how much.",
+    "distilled": "Log loss on the teacher’s CTR: a teacher without pairs.",
+    "refreshed": "The model of the run before, continued with new rows.",
+    "previous": "The model of the run before, as it was.",
+    "ensemble": "Several models that differ in their seeds, served as their mean logit.",
+}
+UNKNOWN = "A loss that this page has no words for."
 NEWER = {
     Outcome.BETTER: "The refreshed model is better than the model of {} on the newest ads.",
     Outcome.WORSE: "The refreshed model is worse than the model of {} on the newest ads.",
