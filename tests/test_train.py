@@ -291,7 +291,7 @@ def test_auto_keeps_log_loss_where_there_is_nothing_to_gain(auto):
     """A few validation auctions: no recipe can be better beyond doubt."""
     assert auto.result.chosen == "log_loss"
     said = [line.text for line in verdict(auto.result)]
-    assert any(text.startswith("log_loss was kept: ") for text in said)
+    assert any(text.startswith("logistic regression was kept: ") for text in said)
 
 
 def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -150,6 +151,23 @@ class Evaluation:
     def of_metric(self, metric: str) -> list[Comparison]:
         """The comparisons in one metric, in the order of the pairs."""
         return [comparison for comparison in self.comparisons if comparison.metric == metric]
+
+    def renamed(self, names: Mapping[str, str]) -> Evaluation:
+        """The same with other names of models; without breakdowns."""
+
+        def of(parts: tuple[Any, ...], *roles: str) -> tuple[Any, ...]:
+            return tuple(replace(x, **{k: names.get(getattr(x, k), getattr(x, k)) for k in roles}) for x in parts)
+
+        return replace(
+            self,
+            models={names.get(name, name): each for name, each in self.models.items()},
+            comparisons=of(self.comparisons, "model", "baseline"),
+            against=of(self.against, "model", "baseline"),
+            doubts=of(self.doubts, "model", "other"),
+            baseline=names.get(self.baseline, self.baseline),
+            sizes=(),
+            segments=(),
+        )
 
     def without_curves(self) -> Evaluation:
         """The same without the data of figures and the table's name: for results that contain an evaluation."""

@@ -202,12 +202,14 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
 DOUBTS = {
     "few_clicks": "Only {clicks} in {ads}: too few to judge a model; see the intervals.",
     "copies": "{rows} equal an earlier one of {where} in bid, click and predictions: were they logged twice?",
+    "sampled": "Ads without a click weigh {value} times as much: auctions lack rivals, so welfare is a rough guide.",
     "truth_is_click": "The true CTR equals the clicks: is it a probability?",
     "too_good": "{model} has an AUC of {value}, which is too good to be true: did it see these clicks?",
     "constant": "{model} predicts {value} for every ad: bids decide, and by GSP a winner pays the next bid.",
     "equal_bids": "{model} predicts {value} for every ad and all bid the same: winners are random and pay their bid.",
     "same": "{model} and {other} have the same predictions: is a column named twice?",
     "units": "{model} predicts {value} times the observed clicks: are its predictions {other}?",
+    "off": "{model} predicts {value} times the observed clicks: is --weight or --sampling-rate missing?",
     "sigmoid_twice": "{model} looks like the sigmoid of a CTR: was it applied twice?",
 }
 
@@ -394,9 +396,6 @@ def _notes_on_models(evaluation: Evaluation) -> Iterator[str]:
         if numbers.clipped:
             ads = counted(numbers.clipped, "ad")
             yield f"{model} predicts exactly 0 or 1 for {ads}, which can dominate its log loss."
-        ratio = numbers.predicted_over_observed
-        if (ratio < 0.5 or ratio > 2) and model not in doubted:  # and not if it is undefined
-            yield f"{model} predicts {ratio:.2g} times the observed clicks: calibrate it, or check its sampling rate."
 
 
 def listed(names: Sequence[str], most: int = NAMED) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bidwise.data.columns import DROPPED
 from bidwise.data.splits import AUCTIONS
@@ -13,7 +14,7 @@ from bidwise.report.evaluation_sentences import doubts as test_doubts
 from bidwise.report.formatting import change, counted
 from bidwise.report.sections import setting
 from bidwise.study.compare import Choice, Power
-from bidwise.study.recipe import Recipe
+from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.table.config import REFRESHED, Config
 from bidwise.table.leaks import placements
 from bidwise.table.prepare import CAP, PREVIOUS
@@ -37,6 +38,8 @@ ABOUT = {  # recipe -> what it is
     "ensemble": "Several models that differ in their seeds, served as their mean logit.",
 }
 UNKNOWN = "A loss that this page has no words for."
+MODELS_SHOWN = {"deepfm": "DeepFM", "dcnv2": "DCNv2", "logistic_regression": "logistic regression"}
+SOLVED_SHOWN = "regression"  # as the reference of the test is called
 NEWER = {
     Outcome.BETTER: "The refreshed model is better than the model of {} on the newest ads.",
     Outcome.WORSE: "The refreshed model is worse than the model of {} on the newest ads.",
@@ -46,8 +49,28 @@ NEWER = {
 }
 
 
+def shown(result: TrainResult) -> TrainResult:
+    """The result with the model of the recipe log_loss called by its kind, such as DCNv2; other recipes keep names."""
+    recipe = result.fits[BASELINE].recipe if BASELINE in result.fits else None
+    kind = "" if recipe is None else SOLVED_SHOWN if recipe.solved else MODELS_SHOWN[recipe.model]
+    if not kind or kind in result.evaluation.models:
+        return result
+    names, choice = {BASELINE: kind}, result.choice
+    if choice is not None:
+        candidates = tuple(replace(each, name=names.get(each.name, each.name)) for each in choice.candidates)
+        choice = replace(choice, candidates=candidates, baseline=kind, chosen=names.get(choice.chosen, choice.chosen))
+    return replace(
+        result,
+        fits={names.get(name, name): fit for name, fit in result.fits.items()},
+        chosen=names.get(result.chosen, result.chosen),
+        choice=choice,
+        evaluation=result.evaluation.renamed(names),
+    )
+
+
 def verdict(result: TrainResult) -> list[Line]:
     """How good the model is, against references and with doubts; which it is and why; the served model; next steps."""
+    result = shown(result)
     evaluation, chosen = result.evaluation, result.chosen
     lines = [Line("doubt", text) for text in (*test_doubts(evaluation), *doubts(result.table))]
     if useless(result):
