@@ -92,7 +92,6 @@ def test_a_run_folder_has_all_its_files(run):
     names = {path.name for path in run.folder.iterdir()}
     files = {"config.toml", "encoder.json", "model.pt", "model.json", "test.parquet", "result.json", "report.html"}
     files |= {
-        "verdict.txt",
         "optimizer.pt",
         "metrics.jsonl",
         "environment.json",
@@ -292,7 +291,7 @@ def test_auto_keeps_log_loss_where_there_is_nothing_to_gain(auto):
     """A few validation auctions: no recipe can be better beyond doubt."""
     assert auto.result.chosen == "log_loss"
     said = [line.text for line in verdict(auto.result)]
-    assert any(text.startswith("log_loss was kept: ") for text in said)
+    assert any(text.startswith("logistic regression was kept: ") for text in said)
 
 
 def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
