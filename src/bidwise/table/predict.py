@@ -37,7 +37,7 @@ def predict(
 ) -> pl.DataFrame | int:
     """The table with the model's CTR as one column more: a frame, or a file at ``out`` and the number of its rows.
 
-    Other columns come out as they went in, byte for byte from text to text. The logger ``bidwise`` warns of columns
+    Other columns come out as they went in; cells of text keep their text. The logger ``bidwise`` warns of columns
     with many values that the training did not have.
 
     Args:
@@ -111,18 +111,12 @@ class _Predictions:
         logging.getLogger("bidwise").warning("%s %s", self.source.name, self.drift)
 
     def write_text(self, file: BinaryIO, separator: str) -> None:
-        """Rows of text with one cell more each, all others byte for byte; of other tables, and between commas and tabs,
-        their cells."""
-        source = self.source
-        if source.text and (source.separator == separator or "\t" not in (source.separator, separator)):
-            file.write(source.header_line(self.column))
-            for block, ctr in self:
-                file.write(block.extended(pl.Series(ctr).cast(pl.String)))
-            return
-        first = source.header
+        """Cells of text come out as they went in, between the same separators unless these are tabs."""
+        header, own = self.source.header, self.source.separator
+        separator = own if "\t" not in (own, separator) else separator
         for frame in self.frames():
-            frame.write_csv(file, separator=separator, include_header=first)
-            first = False
+            frame.write_csv(file, separator=separator, include_header=header)
+            header = False
 
     def write_parquet(self, path: Path) -> None:
         """Stream the blocks into a Parquet file."""
