@@ -18,7 +18,8 @@ def write_page(folder: Path = DOCS / "results") -> Path:
             rows = read(name)
             first = rows[0]
             commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
-            where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {commits}"
+            threads = " or ".join(dict.fromkeys(row["threads"] for row in rows))
+            where = f"{first['device']}, {threads} threads, torch {first['torch']}, commit {commits}"
             bench = "" if command.startswith(("device", "rivals")) else "`make bench` or "
             parts.append(section(rows) + f"\n\n*{bench}`python -m benchmarks.{command}`; {where}.*")
     path = folder / "benchmarks.md"
