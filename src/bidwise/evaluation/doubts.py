@@ -17,7 +17,7 @@ from bidwise.evaluation.metrics import ModelMetrics
 FEW = 100  # clicks, below which a metric of a model is hardly more than chance
 TOO_GOOD = 0.99  # AUC of clicks
 UNITS = {100: "per cent", 1_000: "per mille", 1_000_000: "per million"}  # of predictions that are too large
-NEAR = 1.5  # how far a model may be off, when its units are guessed
+NEAR = 1.5  # how far a model may be off when its units are guessed, and the weights of clicked and other ads
 COPIES = 0.9  # share of rows with the same bid and predictions as a clicked one that are clicked too, if logged twice
 
 
@@ -39,6 +39,10 @@ def doubts_of(ads: AdTable, models: Mapping[str, ModelMetrics]) -> Iterator[Doub
         yield Doubt("few_clicks", count=clicks)
     if copies := _copies(ads):
         yield Doubt("copies", count=copies)
+    if ads.weights is not None and ads.auctions > 1 and 0 < clicks < ads.ads:
+        ratio = float(ads.weights[ads.clicks == 0].mean() / ads.weights[ads.clicks > 0].mean())
+        if ratio > NEAR:
+            yield Doubt("sampled", value=ratio)
     if ads.truth is not None and np.array_equal(ads.truth, ads.clicks):
         yield Doubt("truth_is_click")
     seen: dict[bytes, str] = {}
@@ -55,6 +59,8 @@ def doubts_of(ads: AdTable, models: Mapping[str, ModelMetrics]) -> Iterator[Doub
             yield Doubt("units", model, unit, value=ratio)
         elif ctr.min() >= 0.5 and look_like_ctr(torch.logit(torch.from_numpy(ctr)), torch.from_numpy(ads.clicks)):
             yield Doubt("sigmoid_twice", model)
+        elif not 0.5 <= ratio <= 2 and abs(ratio - 1) * clicks > 4 * math.sqrt(max(ratio, 1) * clicks):  # not by chance
+            yield Doubt("off", model, value=ratio)
 
 
 def _copies(ads: AdTable) -> int:
