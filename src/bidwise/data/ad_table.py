@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.columns import read_numbers, spelled
-from bidwise.data.table_files import BadRow, Block, Table, open_table
+from bidwise.data.table_files import BadRow, Table, open_table
 from bidwise.values import Floats
 
 CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
@@ -113,7 +113,7 @@ def read_ads(
     names, grouping = [], []
     for block in source.blocks([*numeric, *text]):
         with block.located():
-            numbers.append(block_numbers(block, ctr, by_role, slots=slots))
+            numbers.append(checked_numbers(block.frame, ctr, by_role, slots=slots))
             names.append(auction_keys(block.frame.select(cs.by_name(*named))) if named else np.empty(0, np.uint64))
             grouping.append(block.frame.select(cs.by_name(*dict.fromkeys(chain.from_iterable(keys.values())))))
     read = {column: np.concatenate([part[column] for part in numbers]) for column in numbers[0]}
@@ -141,25 +141,6 @@ def read_ads(
     return ad_table.rows(np.argsort(auctions, kind="stable"), offsets)
 
 
-def block_numbers(
-    block: Block, ctr: Sequence[str], roles: Mapping[str, str | None], *, slots: int | None = None
-) -> dict[str, Floats]:
-    """:func:`checked_numbers` of a block; an error counts the rows like it in the whole table."""
-    try:
-        return checked_numbers(block.frame, ctr, roles, slots=slots)
-    except BadRow as error:
-        own, whole = [error.column], block.source.frame([error.column])
-        alone = {role: column if column in own else None for role, column in roles.items()}
-        try:
-            checked_numbers(whole, [column for column in own if column in ctr], alone, slots=slots)
-        except BadRow as found:
-            for each in block.source.blocks(own):
-                if found.row < each.start + len(each.frame):
-                    place = each.where(found.row - each.start)
-                    raise BadRow(found.column, found.row, found.found, place) from None
-        raise
-
-
 def checked_numbers(
     frame: pl.DataFrame, ctr: Sequence[str], roles: Mapping[str, str | None], *, slots: int | None = None
 ) -> dict[str, Floats]:
@@ -176,9 +157,8 @@ def checked_numbers(
         if whole:
             good &= values == np.floor(values)
         if not good.all():
-            row, more = int(np.argmin(good)), int((~good).sum()) - 1
-            others = f", and {more:,} more {'row' if more == 1 else 'rows'} like it" if more else ""
-            raise BadRow(column, row, f"{values[row]:g}{others}; {expected}")
+            row = int(np.argmin(good))
+            raise BadRow(column, row, f"{values[row]:g}; {expected}")
 
     for column in ctr:
         hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
@@ -210,8 +190,7 @@ def _known_numbers(column: pl.Series, click: bool) -> Floats:
         row = int(bad.arg_max() or 0)
         raise BadRow(column.name, row, f"{column[row]!r}, which is no number" + "; clicks are 0 or 1" * click)
     if (missing := np.isnan(numbers)).any():
-        more = f"no value; {int(missing.sum()):,} of {len(column):,} rows have none: fill them or drop the rows"
-        raise BadRow(column.name, int(missing.argmax()), more)
+        raise BadRow(column.name, int(missing.argmax()), "no value; fill in all of them, or drop the rows")
     return numbers
 
 

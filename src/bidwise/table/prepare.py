@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.ad_table import auction_keys, block_numbers, column_or_number, number_auctions
+from bidwise.data.ad_table import auction_keys, checked_numbers, column_or_number, number_auctions
 from bidwise.data.ads import Ads
-from bidwise.data.columns import ENCODER_FILES, KINDS, Column, Encoder, Learner, least_count
+from bidwise.data.columns import Column, Encoder, Learner, least_count
 from bidwise.data.kinds import Facts, Seen
 from bidwise.data.splits import UNFINISHED, Split, auction_size, shown_times, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
@@ -28,7 +28,7 @@ from bidwise.json_files import from_json, to_json
 from bidwise.run_folder import to_toml, whole_file, write_text
 from bidwise.table.config import AUTO, Config, Data, nested, open_run
 from bidwise.table.crosses import ROWS, Rows, relearned, with_crosses
-from bidwise.table.leaks import Copies, Leaks, find_leaks
+from bidwise.table.leaks import Leaks, copies, find_leaks, row_hashes
 from bidwise.table.plan import combines
 from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
@@ -40,12 +40,10 @@ SAMPLE = 2**20  # training rows that bins, the median bid and leaks are taken fr
 LABELS = ("clicks", "weights", "exposure")  # the input of a regression without bids
 STRETCH = 2**17  # rows per batch of crosses
 FULL = "full"  # in the folder of a store, another one with all rows for training
-BESIDE = 40  # bytes of a row on the disk next to its ids
 PREVIOUS = "previous"  # the model that a refresh continues from, among the models of the evaluation
 LEAST_BID = 1e-30  # in units of their mean: the least that training can distinguish from 0
 CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
 THREADS = 8  # at most
-FIRST = 2**16  # rows that are looked at for leaks before all others are read
 TEST = "test/ads.parquet"  # of a store: the test ads without predictions
 
 
@@ -73,15 +71,14 @@ class Prepared:
         return Store(own if is_store(own) or self.config.data.table is None else self.config.data.table)
 
     @cached_property
-    def encoder(self) -> Encoder | None:
-        """The encoder of the store; unknown for a store of another origin."""
-        known = all((self.store.folder / name).is_file() for name in ENCODER_FILES)
-        return Encoder.read(self.store.folder) if known else None
+    def encoder(self) -> Encoder:
+        """The encoder of the store."""
+        return Encoder.read(self.store.folder)
 
     @property
-    def plain(self) -> int | None:
-        """How many fields are no combinations of others; ``None``: all."""
-        return None if self.encoder is None else len(self.encoder.names)
+    def plain(self) -> int:
+        """How many fields are no combinations of others."""
+        return len(self.encoder.names)
 
     @cached_property
     def full(self) -> Store | None:
@@ -99,40 +96,14 @@ class Prepared:
 
     @cached_property
     def facts(self) -> TableFacts:
-        """Facts of the table, stored in the schema; for a store of another origin, its sizes."""
-        store = self.store
-        if "table" in store.schema:
-            return from_json(TableFacts, store.schema["table"], str(store.folder / SCHEMA))
-        splits = {
-            part: SplitFacts(
-                ads=ads,
-                click_rate=float(store.column(part, "clicks").mean()),
-                auctions=len(store.column(part, "offsets")) - 1 if store.has("offsets", part) else None,
-            )
-            for part, ads in store.splits.items()
-        }
-        sizes = [splits[part].ads for part in SPLITS[1:]]
-        return TableFacts(
-            fingerprint="",
-            columns=tuple(Column(each.name, "categorical", each.values, 0.0, "in the store") for each in store.fields),
-            splits=splits,
-            auction_size=None if store.has("offsets") else auction_size(self.config.data.auction_size, *sizes),
-            min_count=1,
-            mean_bid=1.0,
-            leaks={},
-        )
+        """Facts of the table, stored in the schema."""
+        if "table" not in self.store.schema:
+            raise InputError(f"must be a store of bidwise train, RUN/store, found {self.store.folder}", "table")
+        return from_json(TableFacts, self.store.schema["table"], str(self.store.folder / SCHEMA))
 
     def test_ads(self) -> pl.DataFrame:
         """The test ads as `evaluate` takes them, without predictions of models of this run."""
-        path = self.store.folder / TEST
-        if path.is_file():
-            return pl.read_parquet(path)
-        names = {"clicks": "click", "bids": "bid", "weights": "weight", "truth": "truth", "teacher": "teacher"}
-        columns = {its: self.store.column("test", name) for name, its in names.items() if self.store.has(name, "test")}
-        if self.store.has("offsets", "test"):
-            sizes = np.diff(self.store.column("test", "offsets"))
-            columns["auction"] = np.repeat(np.arange(len(sizes)), sizes)
-        return pl.DataFrame({"row": np.arange(self.store.splits["test"]), **columns})
+        return pl.read_parquet(self.store.folder / TEST)
 
     def has_rows(self, source: Source) -> bool:
         """Whether there is a store of this table; one of other options, which began no training, is of no use."""
@@ -158,7 +129,7 @@ def prepare(
 ) -> Prepared:
     """Check the table, decide the types of its columns, split it, and write a store to ``out``.
 
-    Columns with a role are in memory, about 41 bytes a row, all others in blocks. A table that cannot be used leaves
+    Columns with a role are in memory, about 49 bytes a row, all others in blocks. A table that cannot be used leaves
     nothing; a store that is there already is used. A table that is a store is not prepared again. Columns, bins, ids
     and units of bids come from the ``previous`` run if this one continues it.
     """
@@ -207,7 +178,6 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
     try:
         work.mkdir(parents=True)
         source = source.local(work)
-        _check_first_block(source, data, previous)
         _fill(work / "store", source, data, config, previous, show)
         shutil.rmtree(folder / "store", ignore_errors=True)
         (work / "store").rename(folder / "store")
@@ -230,7 +200,6 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     columns = _decided(facts, data, previous)
     if (share := _one_kind(rows["click"])) is not None:
         raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
-    _check_room(folder.parent, facts.rows, columns)
     show("reading", 0.3, "splitting")
     parts = rows.split(config.train.seed, name)
     sizes = {part: len(each.rows) for part, each in parts.items()}
@@ -290,7 +259,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
         leaks=leaks.areas,
         telling=leaks.values,
         certain=leaks.certain,
-        duplicates=rows.copies.rows,
+        duplicates=copies(np.concatenate(rows.hashes)),
         sampled=None if step == 1 else -(-sizes["train"] // step),
         refresh=None
         if previous is None
@@ -332,35 +301,13 @@ def _decided(facts: Facts, data: Data, previous: Previous | None) -> list[Column
     return facts.columns(data.roles, **named, previous=encoder)
 
 
-def _check_first_block(source: Source, data: Data, previous: Previous | None) -> None:
-    """Raise if a column cannot but come from the click, as far as half of the first rows tell the other half."""
-    block = next(source.blocks())
-    block = replace(block, frame=block.frame.head(FIRST))
-    with block.located():
-        clicks = block_numbers(block, [], {"click": data.click})[data.click]
-    first = np.random.default_rng(0).permutation(len(clicks)) < len(clicks) // 2
-    if _one_kind(clicks[first]) or _one_kind(clicks[~first]):
-        return
-    facts = Facts(source, **_written(data, previous))
-    facts.add(facts.seen(block))
-    try:
-        columns = _decided(facts, data, previous)
-    except InputError:  # of all rows it may be right
-        return
-    learner = Learner(columns, **_written(data, previous))
-    learner.add(learner.counted(block.frame.filter(first)))
-    encoder = learner.encoder(min_count=2, bins=data.bins)
-    ids = encoder.encode(block.frame).ids
-    find_leaks(encoder, ids[first], clicks[first], ids[~first], clicks[~first]).stop(data.keep)
-
-
 def _checked(data: Data, facts: Facts, block: Block) -> tuple[list[Seen], dict[str, Any], NDArray[np.uint64]]:
     """The facts of all columns of a block, its columns with a role, checked, and a hash of every row."""
     frame, known = block.frame, dict[str, Any]()
     with block.located():
         roles = {role: getattr(data, role) for role in ROLES if role != "teacher"}
         teacher = [] if data.teacher is None else [data.teacher]
-        numbers = block_numbers(block, teacher, roles, slots=len(data.slots))
+        numbers = checked_numbers(frame, teacher, roles, slots=len(data.slots))
         for role in ROLES:
             if (column := getattr(data, role)) is not None:
                 known[role] = numbers[column].astype(np.uint8 if role == "click" else np.float64)
@@ -368,7 +315,7 @@ def _checked(data: Data, facts: Facts, block: Block) -> tuple[list[Seen], dict[s
             known["time"] = times_of(frame[data.time], data.time_format, data.missing)
         if data.auction:
             known["auction"] = auction_keys(frame.select(cs.by_name(*data.auction)))
-    return facts.seen(block), known, Copies.hashes(frame)
+    return facts.seen(frame), known, row_hashes(frame)
 
 
 def _counted(learners: list[tuple[Learner, int]], place: NDArray[np.int64], step: int, block: Block) -> Any:
@@ -451,17 +398,6 @@ def _widen(store: StoreWriter, encoder: Encoder) -> None:
             features[some] = encoder.crossed(ids)
 
 
-def _check_room(folder: Path, rows: int, columns: list[Column]) -> None:
-    """Raise unless the disk has room for the ids of all features, for two models, and the columns next to them."""
-    needed = 2 * rows * (sum(4 * each.slots for each in columns if each.use in KINDS) + BESIDE)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        words = (
-            f"must have {needed / 1e6:,.1f} MB free for {rows:,} rows, found {free / 1e6:,.1f} MB at {folder.parent}"
-        )
-        raise InputError(words, argument="out")
-
-
 def _one_kind(clicks: NDArray[Any]) -> str | None:
     """``all`` or ``none`` if ads are clicked alike."""
     total = int(clicks.sum(dtype=np.int64))
@@ -491,14 +427,15 @@ class _Rows:
     """Columns with a role, all rows in memory, and duplicated rows."""
 
     def __init__(self, data: Data) -> None:
-        self.data, self.copies = data, Copies()
+        self.data = data
+        self.hashes: list[NDArray[np.uint64]] = []  # of whole rows
         self.blocks: dict[str, list[Any]] = {}
         self.columns: dict[str, NDArray[Any]] = {}
         self.times: pl.Series | None = None
 
     def add(self, known: dict[str, Any], hashes: NDArray[np.uint64]) -> None:
         """Take in a block."""
-        self.copies.add(hashes)
+        self.hashes.append(hashes)
         for role, values in known.items():
             self.blocks.setdefault(role, []).append(values)
 
