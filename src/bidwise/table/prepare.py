@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +32,6 @@ from bidwise.table.leaks import Leaks, copies, find_leaks, row_hashes
 from bidwise.table.plan import combines
 from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
-from bidwise.values import Floats
 from bidwise.workers import Progress, ahead, cores
 
 ROLES = ("click", "bid", "teacher", "truth", "weight", "position")  # columns of numbers
@@ -187,13 +186,15 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
 
 def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress) -> None:
     """Three passes: roles and facts of all rows, vocabularies of training rows, ids."""
-    name, rows = source.name, _Rows(data)
-    facts = Facts(source, **_written(data, previous))
-    for block, (seen, *some) in _passed(source, None, partial(_checked, data, facts)):
+    name, facts = source.name, Facts(source, **_written(data, previous))
+    known, hashes = list[dict[str, Any]](), list[NDArray[np.uint64]]()
+    for block, (seen, roles, row_hash) in _passed(source, None, partial(_checked, data, facts)):
         facts.add(seen)
-        rows.add(*some)
+        known.append(roles)
+        hashes.append(row_hash)
         show("reading", 0.3 * block.share, "checking columns")
-    rows.join()
+    rows = _Rows(data, known)
+    known.clear()
     fingerprint = source.fingerprint()
     if previous is not None and fingerprint == previous.facts.fingerprint:
         raise InputError(f"must have new rows, found in {name} the rows of the run to continue", argument="table")
@@ -205,7 +206,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     sizes = {part: len(each.rows) for part, each in parts.items()}
     size = None if data.auction else auction_size(data.auction_size, sizes["valid"], sizes["test"])
     _check_parts(config, parts, rows["click"], size, name)
-    numbers = _Numbers.of(rows, parts["train"].rows, None if previous is None else previous.facts)
+    rows.scale(parts["train"].rows, None if previous is None else previous.facts)
     place = np.empty(facts.rows, np.int64)  # of every row of the table, among the rows of all parts
     place[np.concatenate([each.rows for each in parts.values()])] = np.arange(facts.rows)
 
@@ -225,11 +226,11 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     if config.train.refit:
         (folder / FULL).mkdir()
         stores.append(StoreWriter(folder / FULL, {"train": facts.rows, "valid": 0, "test": 0}))
-    auctions = _write_features(stores, source, encoders, data, place, show)
+    _write_features(stores, source, encoders, place, show)
     whole = Split.joined(parts)
     for writer, some in zip(stores, (parts, {"train": whole}), strict=False):
         for part, each in some.items():
-            for column, values in numbers.columns(each.rows).items():
+            for column, values in rows.stored(each.rows).items():
                 writer.column(part, column)[:] = values
             if each.offsets is not None:
                 writer.column(part, "offsets", length=len(each.offsets))[:] = each.offsets
@@ -249,17 +250,17 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
         splits={part: _split_facts(each, rows) for part, each in parts.items()},
         auction_size=size,
         min_count=min_count,
-        mean_bid=numbers.mean_bid,
-        median_bid=numbers.median_bid,
-        bid_cap=numbers.bid_cap,
-        capped_bids=numbers.capped_bids,
-        largest_bid=numbers.largest_bid,
+        mean_bid=rows.mean_bid,
+        median_bid=rows.median_bid,
+        bid_cap=rows.bid_cap,
+        capped_bids=int((rows["bid"] > rows.bid_cap).sum()),
+        largest_bid=float(rows["bid"].max()),
         equal_bids=data.bid is None,
         cut=None if rows.times is None else _on_both_sides(parts, rows.order),
         leaks=leaks.areas,
         telling=leaks.values,
         certain=leaks.certain,
-        duplicates=copies(np.concatenate(rows.hashes)),
+        duplicates=copies(np.concatenate(hashes)),
         sampled=None if step == 1 else -(-sizes["train"] // step),
         refresh=None
         if previous is None
@@ -268,7 +269,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     if combines(config) and previous is None:
         for writer, encoder in zip(stores, encoders, strict=True):
             _widen(writer, encoder)
-    test = numbers.test_ads(parts["test"], auctions)
+    test = rows.test_ads(parts["test"])
     if previous is not None:
         test = test.with_columns(pl.Series(PREVIOUS, previous.ctr(encoders[0], store.written("test", "features"))))
     write_parquet(folder / TEST, test)
@@ -325,33 +326,22 @@ def _counted(learners: list[tuple[Learner, int]], place: NDArray[np.int64], step
     return [learner.counted(block.frame.filter(inside), here[inside] % step == 0) for learner, inside in known]
 
 
-def _encoded(encoders: list[Encoder], place: NDArray[np.int64], auction: str | None, tested: int, block: Block) -> Any:
-    """Destinations of the rows of a block, in that order, their ids by every encoder, and auctions of test rows."""
+def _encoded(encoders: list[Encoder], place: NDArray[np.int64], block: Block) -> Any:
+    """Destinations of the rows of a block, in that order, and their ids by every encoder."""
     here = place[block.start : block.start + len(block.frame)]
     order = np.argsort(here)
-    here = here[order]
-    names = None if auction is None else block.frame[auction][order[here >= tested]]
-    return here, [encoder.encode(block.frame).ids[order] for encoder in encoders], names
+    return here[order], [encoder.encode(block.frame).ids[order] for encoder in encoders]
 
 
 def _write_features(
-    stores: list[StoreWriter],
-    source: Source,
-    encoders: list[Encoder],
-    data: Data,
-    place: NDArray[np.int64],
-    show: Progress,
-) -> pl.Series | None:
-    """The rows as ids, each in its place in every store; the auctions of test rows, if one column names them."""
-    tested = sum(stores[0].splits[part] for part in SPLITS[:2])
-    auction = data.auction[0] if len(data.auction) == 1 else None
-    tests: list[tuple[NDArray[np.int64], pl.Series]] = []
-    names = [*encoders[0].names, *([] if auction is None else [auction])]
+    stores: list[StoreWriter], source: Source, encoders: list[Encoder], place: NDArray[np.int64], show: Progress
+) -> None:
+    """The rows as ids, each in its place in every store."""
     columns = [
         {part: store.column(part, "features", width=encoder.width) for part in SPLITS}
         for store, encoder in zip(stores, encoders, strict=True)
     ]
-    for block, (here, ids, auctions) in _passed(source, names, partial(_encoded, encoders, place, auction, tested)):
+    for block, (here, ids) in _passed(source, encoders[0].names, partial(_encoded, encoders, place)):
         for store, features, values in zip(stores, columns, ids, strict=True):
             begin = 0
             for part, size in store.splits.items():
@@ -361,12 +351,7 @@ def _write_features(
                     together = at[-1] - at[0] == len(at) - 1
                     features[part][slice(at[0], at[-1] + 1) if together else at] = values[some]
                 begin += size
-        if auctions is not None:
-            tests.append((here[here >= tested], auctions))
         show("reading", 0.6 + 0.2 * block.share, "writing ids")
-    if auction is None:
-        return None
-    return pl.concat([each for _, each in tests]).gather(np.argsort(np.concatenate([at for at, _ in tests])))
 
 
 def _combined(store: StoreWriter, plain: Encoder, min_count: int, show: Progress) -> Encoder:
@@ -424,28 +409,24 @@ def _check_parts(config: Config, parts: dict[str, Split], clicks: NDArray[Any], 
 
 
 class _Rows:
-    """Columns with a role, all rows in memory, and duplicated rows."""
+    """Columns with a role, all rows in memory; then, once :meth:`scale` knows the training rows, columns of the store.
 
-    def __init__(self, data: Data) -> None:
+    Bids are in units of their mean and weights on average 1 in training, so that learning rates and lam mean the same
+    for every table. Bids have a cap: a single one of 1e6 would make all others 0, or its own gradient would be all that
+    Adam remembers. If negatives were sampled each stands for 1 / rate of them.
+    """
+
+    median_bid: float
+    mean_bid: float
+    bid_cap: float
+
+    def __init__(self, data: Data, known: list[dict[str, Any]]) -> None:
         self.data = data
-        self.hashes: list[NDArray[np.uint64]] = []  # of whole rows
-        self.blocks: dict[str, list[Any]] = {}
-        self.columns: dict[str, NDArray[Any]] = {}
-        self.times: pl.Series | None = None
-
-    def add(self, known: dict[str, Any], hashes: NDArray[np.uint64]) -> None:
-        """Take in a block."""
-        self.hashes.append(hashes)
-        for role, values in known.items():
-            self.blocks.setdefault(role, []).append(values)
-
-    def join(self) -> None:
-        """End of the pass."""
-        if "time" in self.blocks:
-            self.times = pl.concat(self.blocks.pop("time"), how="vertical")
-        for role in list(self.blocks):
-            self.columns[role] = np.concatenate(self.blocks.pop(role))
-        if self.data.bid is None:
+        blocks = {role: [block[role] for block in known] for role in known[0]}
+        times = blocks.pop("time", None)
+        self.times = None if times is None else pl.concat(times, how="vertical")
+        self.columns: dict[str, NDArray[Any]] = {role: np.concatenate(parts) for role, parts in blocks.items()}
+        if data.bid is None:
             self.columns["bid"] = np.broadcast_to(1.0, len(self.columns["click"]))
 
     def __getitem__(self, role: str) -> NDArray[Any]:
@@ -455,7 +436,7 @@ class _Rows:
     def order(self) -> NDArray[Any]:
         """The times as numbers that sort."""
         assert self.times is not None
-        return self.times.to_physical().to_numpy()
+        return np.asarray(self.times.to_physical())
 
     def split(self, seed: int, name: str) -> dict[str, Split]:
         """Rows of training, validation and test; auctions are then known by their bounds."""
@@ -464,71 +445,44 @@ class _Rows:
         time = None if self.times is None else self.order
         return split(len(self["click"]), auction=auction, time=time, seed=seed, name=name)
 
-
-@dataclass(frozen=True)
-class _Numbers:
-    """Columns of the store next to the features.
-
-    Bids are in units of their mean and weights on average 1 in training, so that learning rates and lam mean the same
-    for every table. Bids have a cap: a single one of 1e6 would make all others 0, or its own gradient would be all that
-    Adam remembers. If negatives were sampled each stands for 1 / rate of them.
-    """
-
-    rows: _Rows
-    median_bid: float
-    mean_bid: float
-    capped_bids: int
-    largest_bid: float
-    weights: Floats | None = field(repr=False)  # on average 1 in training
-
-    @property
-    def bid_cap(self) -> float:
-        return CAP * self.median_bid
-
-    @staticmethod
-    def of(rows: _Rows, train: NDArray[np.int64], known: TableFacts | None) -> _Numbers:
-        """Means over training rows, marked by ``train``; units of bids come from a table that is ``known``."""
-        bids = rows["bid"]
+    def scale(self, train: NDArray[np.int64], known: TableFacts | None) -> None:
+        """Units of bids and weights, by the training rows; those of bids by a table that is ``known``."""
+        bids = self["bid"]
         median = float(np.median(bids[train[:: every(len(train))]])) if known is None else known.median_bid
-        cap = CAP * median
-        mean = float(np.minimum(bids[train], cap).mean()) if known is None else known.mean_bid
-        if min(bids.min(), cap) < LEAST_BID * mean:
-            words = f"found {min(bids.min(), cap):g} to {min(bids.max(), cap):g}"
-            raise InputError(f"column {rows.data.bid!r} must have bids that one model can learn from, {words}")
-        weights, rate = rows.columns.get("weight"), rows.data.sampling_rate
+        self.median_bid, self.bid_cap = median, CAP * median
+        mean = float(np.minimum(bids[train], self.bid_cap).mean()) if known is None else known.mean_bid
+        self.mean_bid, least = mean, min(bids.min(), self.bid_cap)
+        if least < LEAST_BID * mean:
+            words = f"found {least:g} to {min(bids.max(), self.bid_cap):g}"
+            raise InputError(f"column {self.data.bid!r} must have bids that one model can learn from, {words}")
+        weights, rate = self.columns.get("weight"), self.data.sampling_rate
         if weights is not None:
             weights = weights / weights.mean()
         if rate is not None:
-            weights = np.where(rows["click"] == 1, 1.0, 1 / rate) * (1.0 if weights is None else weights)
+            weights = np.where(self["click"] == 1, 1.0, 1 / rate) * (1.0 if weights is None else weights)
         if weights is not None:
-            weights = weights / weights[train].mean()
-        return _Numbers(rows, median, mean, int((bids > cap).sum()), float(bids.max()), weights)
+            self.columns["weight"] = weights / weights[train].mean()
 
-    def columns(self, part: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def stored(self, part: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Columns of the store by name, of some rows of the table."""
-        known = self.rows.columns
-        columns = {"clicks": known["click"][part], "bids": np.minimum(known["bid"][part], self.bid_cap) / self.mean_bid}
-        columns |= {role: known[role][part] for role in ("teacher", "truth") if role in known}
-        if self.weights is not None:
-            columns["weights"] = self.weights[part]
+        known = {role: values[part] for role, values in self.columns.items()}
+        columns = {"clicks": known["click"], "bids": np.minimum(known["bid"], self.bid_cap) / self.mean_bid}
+        names = {"teacher": "teacher", "truth": "truth", "weight": "weights"}
+        columns |= {name: known[role] for role, name in names.items() if role in known}
         if "position" in known:
-            columns["exposure"] = np.asarray(self.rows.data.slots)[known["position"][part].astype(np.int64) - 1]
+            columns["exposure"] = np.asarray(self.data.slots)[known["position"].astype(np.int64) - 1]
         return columns
 
-    def test_ads(self, part: Split, auctions: pl.Series | None) -> pl.DataFrame:
-        """The test ads as `evaluate` takes them, with bids in full; auctions are numbers if none are given."""
-        known, taken = self.rows.columns, self.columns(part.rows)
-        if auctions is None and part.offsets is not None:
-            auctions = pl.Series(np.repeat(np.arange(len(part.offsets) - 1), np.diff(part.offsets)))
-        columns = {
-            "row": part.rows,
-            "auction": auctions,
-            "click": taken["clicks"].astype(np.int8),
-            "bid": known["bid"][part.rows],
-            "weight": taken.get("weights"),
-            "position": known["position"][part.rows].astype(np.int64) if "position" in known else None,
-            "truth": taken.get("truth"),
-            "teacher": taken.get("teacher"),
+    def test_ads(self, part: Split) -> pl.DataFrame:
+        """The test ads as `evaluate` takes them, with bids in full; auctions are numbers."""
+        auctions = None
+        if part.offsets is not None:
+            auctions = np.repeat(np.arange(len(part.offsets) - 1), np.diff(part.offsets))
+        types = {"click": np.int8, "position": np.int64}
+        columns = {"row": part.rows, "auction": auctions} | {
+            role: self[role][part.rows].astype(types.get(role, np.float64))
+            for role in ("click", "bid", "weight", "position", "truth", "teacher")
+            if role in self.columns
         }
         return pl.DataFrame({name: values for name, values in columns.items() if values is not None})
 
