@@ -94,10 +94,10 @@ def test_damage_is_found(store):
     whole = path.read_bytes()
     path.write_bytes(whole[:-4] + b"\0\0\1\0")
     Store(store.folder)  # sizes alone are compared
-    with pytest.raises(InputError, match=r"must have checksum .* the file was changed or damaged"):
+    with pytest.raises(InputError, match=r"must be the .* bytes of store\.json, found another checksum"):
         Store(store.folder, verify=True)
     path.write_bytes(whole[:-4])
-    with pytest.raises(InputError, match=r"bids\.npy must have the 168 bytes stated in store\.json, found 164 bytes"):
+    with pytest.raises(InputError, match=r"bids\.npy must be the 168 bytes of store\.json, found 164 bytes"):
         Store(store.folder)
     path.unlink()
     with pytest.raises(InputError, match="found no file; prepare the data again"):

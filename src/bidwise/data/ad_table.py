@@ -18,6 +18,7 @@ from bidwise.data.columns import read_numbers, spelled
 from bidwise.data.table_files import BadRow, Table, open_table
 from bidwise.values import Floats
 
+OWN = ("click", "bid", "propensity", "auction")  # roles of columns that have no other
 CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
@@ -94,19 +95,18 @@ def read_ads(
     named: list[Any] = [] if auction is None else [*auction] if isinstance(auction, list | tuple) else [auction]
     keys = {key: list(columns) for key, columns in (keys or {}).items()}
     by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
-    roles: dict[str, list[Any]] = {"ctr": [*ctr]} | {role: [column] for role, column in by_role.items()}
-    own = [("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("propensity", propensity, [*roles])]
     by_role |= {"propensity": propensity}
     numeric = [*ctr, *(column for column in by_role.values() if column is not None)]
     text = [*named, *chain.from_iterable(keys.values())]
     for column in [*numeric, *text]:
         if not isinstance(column, str):
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
-    for role, column, others in [*own, *(("auction", column, [*roles]) for column in named)]:
-        again = [other for other in others if column is not None and column in roles[other]]
-        if again:
+    used = dict.fromkeys(ctr, "ctr")
+    for role, column in [*by_role.items(), *(("auction", column) for column in named)]:
+        if column in used and role in OWN:
             words = f"must be a column of its own, not also {{}}, found {column!r}"
-            raise InputError(words, argument=role, others=again[:1])
+            raise InputError(words, argument=role, others=[used[column]])
+        used |= {} if column is None or column in used else {column: role}
     if twice := sorted(column for column in ctr if [*ctr].count(column) > 1):
         raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
     numbers: list[dict[str, Floats]] = []
@@ -148,30 +148,28 @@ def checked_numbers(
     click, columns = roles["click"], [*ctr, *(column for column in roles.values() if column is not None)]
     read = {column: _known_numbers(frame[column], click == column) for column in columns}
 
-    def check(column: str | None, expected: str, between: tuple[float, float], whole: bool = False) -> None:
-        """Raise unless all values of a column, if there is one, are in a range."""
+    last = np.inf if slots is None else slots
+    number = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
+    chance = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
+    ranges: dict[str, tuple[float, float, str]] = {
+        "click": (0, 1, "a click must be 0 or 1"),
+        "bid": (*USUAL, "a bid must be above 0, from 1e-100 to 1e100; drop ads without a bid"),
+        "truth": (0, 1, "a true CTR must be in [0, 1]"),
+        "weight": (*USUAL, "a weight must be above 0, from 1e-100 to 1e100"),
+        "propensity": (USUAL[0], 1, chance),
+        "position": (1, last, number),
+    }
+    for role, column in [*(("ctr", column) for column in ctr), *roles.items()]:
         if column is None:
-            return
-        values = read[column]
-        good = (values >= between[0]) & (values <= between[1])
-        if whole:
-            good &= values == np.floor(values)
+            continue
+        hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
+        low, high, expected = ranges.get(role, (0, 1, f"a CTR must be in [0, 1]; {hint}"))
+        good = (read[column] >= low) & (read[column] <= high)
+        if role in ("click", "position"):
+            good &= read[column] == np.floor(read[column])
         if not good.all():
             row = int(np.argmin(good))
-            raise BadRow(column, row, f"{values[row]:g}; {expected}")
-
-    for column in ctr:
-        hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
-        check(column, f"a CTR must be in [0, 1]; {hint}", (0, 1))
-    check(click, "a click must be 0 or 1", (0, 1), whole=True)
-    check(roles.get("bid"), "a bid must be above 0, from 1e-100 to 1e100; drop ads without a bid", USUAL)
-    check(roles.get("truth"), "a true CTR must be in [0, 1]", (0, 1))
-    check(roles.get("weight"), "a weight must be above 0, from 1e-100 to 1e100", USUAL)
-    expected = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
-    check(roles.get("propensity"), expected, (USUAL[0], 1))
-    last = np.inf if slots is None else slots
-    expected = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
-    check(roles.get("position"), expected, (1, last), whole=True)
+            raise BadRow(column, row, f"{read[column][row]:g}; {expected}")
     return read
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -33,18 +33,6 @@ TYPES: dict[str, DTypeLike] = {
     "exposure": np.float32,
     "offsets": np.int64,
 }
-
-
-CHUNK = 2**20  # numbers of a column on the disk that are worked on at once
-
-
-def chunks(first: int, last: int) -> Iterator[slice]:
-    """``first`` to ``last`` in stretches.
-
-    >>> list(chunks(0, 5))
-    [slice(0, 5, None)]
-    """
-    return (slice(at, min(at + CHUNK, last)) for at in range(first, last, CHUNK))
 
 
 @dataclass(frozen=True)
@@ -106,14 +94,10 @@ class Store:
         for name, stated in from_json(dict[str, Stated], self.schema.get("files"), f"files of {path}").items():
             check_name(f"files of {path}", name, _files(SPLITS, *TYPES))  # ours: none leads out of the folder
             file = self.folder / name
-            state = f"{file.stat().st_size:,} bytes" if file.is_file() else "no file"
-            if state != f"{stated.bytes:,} bytes":
-                raise InputError(
-                    f"{file} must have the {stated.bytes:,} bytes stated in {SCHEMA}, found {state}; {AGAIN}"
-                )
-            if verify and (crc := checksum(file)) != stated.crc32:
-                found = f"{crc}: the file was changed or damaged"
-                raise InputError(f"{file} must have checksum {stated.crc32}, found {found}; {AGAIN}")
+            size = file.stat().st_size if file.is_file() else -1
+            if size != stated.bytes or (verify and checksum(file) != stated.crc32):
+                found = "no file" if size < 0 else f"{size:,} bytes" if size != stated.bytes else "another checksum"
+                raise InputError(f"{file} must be the {stated.bytes:,} bytes of {SCHEMA}, found {found}; {AGAIN}")
 
     @property
     def cardinalities(self) -> list[int | tuple[int, int]]:

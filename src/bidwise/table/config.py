@@ -26,6 +26,8 @@ from bidwise.urls import check_on_disk, shown
 RECIPES = AUTO, SINGLE, ENSEMBLE, DISTILLED = ("auto", "single", "ensemble", "distilled")
 REFRESHED = "refreshed"  # name of a model that continues another run
 METRICS = ("welfare", "log_loss", "auc")
+FEATURES = ("numeric", "categorical", "bag", "ignore")  # options with columns that have no role
+OWN = {"click", "bid", "weight", "position", *FEATURES}  # uses of columns that have no other
 
 
 @dataclass(frozen=True)
@@ -58,29 +60,21 @@ class Data:
     min_count: int | None = None  # None: by the number of training rows
 
     def __post_init__(self) -> None:
-        roles = self.roles
         if not self.click:
             raise InputError(
                 "must name the column of clicks, found none: --click COLUMN, or in [data]", argument="click"
             )
         if self.time_format is not None and self.time is None:
             raise InputError("needs {}, the column of times", argument="time_format", others=["time"])
-        for role in ("click", "bid", "weight", "position"):
-            column = getattr(self, role)
-            for other in [other for other, its in roles if column is not None and other != role and its == column]:
-                words = f"must be a column of its own, found {column!r}, which is also the {other}"
-                raise InputError(words, argument=role)
-        named = [*self.kinds, *self.ignore]
+        uses = [*self.roles, *((use, column) for use in FEATURES for column in getattr(self, use))]
+        for at, (use, column) in enumerate(uses):
+            others = [other for other, its in uses[:at] if its == column and OWN & {use, other}]
+            if others:
+                words = f"must be a column of its own, found {column!r}, which is also of {{}}"
+                raise InputError(words, argument=use, others=others)
         for column in self.keep:
-            if column in [*self.ignore, *(its for _, its in roles)]:
+            if column in [*self.ignore, *(its for _, its in self.roles)]:
                 raise InputError(f"must name features, found {column!r}, which is none", argument="keep")
-        for column in named:
-            for role in [role for role, its in roles if its == column]:
-                raise InputError(f"features must have no other role, found {column!r}, which is the {role}")
-            if named.count(column) > 1:
-                raise InputError(
-                    f"numeric, categorical, bag and ignore must name a column once, found {column!r} twice"
-                )
         if not self.bag_separator:
             raise InputError("must be one character or more, found none", argument="bag_separator")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
@@ -92,11 +86,6 @@ class Data:
         for name, least in (("auction_size", 2), ("bins", 2), ("min_count", 1)):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least)
-
-    @property
-    def kinds(self) -> list[str]:
-        """Features with a given kind, repeated if named twice."""
-        return [*self.numeric, *self.categorical, *self.bag]
 
     @property
     def roles(self) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.data.table_files import Block, Source, Table, check_columns, open_table
 from bidwise.json_files import from_json, to_json
 from bidwise.run_folder import to_toml, whole_file, write_text
-from bidwise.table.config import AUTO, Config, Data, nested, open_run
+from bidwise.table.config import AUTO, FEATURES, Config, Data, nested, open_run
 from bidwise.table.crosses import ROWS, Rows, relearned, with_crosses
 from bidwise.table.leaks import Leaks, copies, find_leaks, row_hashes
 from bidwise.table.plan import combines
@@ -171,7 +171,7 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
     data = replace(config.data, bid=column_or_number(source.columns, config.data.bid)[0])
     if previous is not None:
         previous.check_data(config.data)
-    named = [*data.kinds, *data.ignore, *data.keep]
+    named = [column for option in (*FEATURES, "keep") for column in getattr(data, option)]
     check_columns([*(column for _, column in data.roles), *named], source.columns, source.name)
     work = folder / UNFINISHED
     try:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.columns import Bag, Encoder, count_ids
-from bidwise.data.store import Store, chunks
+from bidwise.data.store import Store
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.widening import Prior, widened, widened_adam, widened_prior
 from bidwise.run_folder import check_files, read_result
@@ -31,6 +31,7 @@ from bidwise.values import MISSING, RARE, Floats
 EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
 KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
 STATE = "optimizer.pt"
+AT_ONCE = 2**20  # rows of a file that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,12 @@ class Previous:
 
     def continued(self, recipe: Recipe) -> Recipe:
         """A recipe as this run continues it; raises unless it has the model of the run."""
-        if (recipe.model, recipe.members, recipe.options) != (*self._shape, _without(self._model(), "name")):
-            words = f"must be a run of the same model, found {self._shape[1]} × {self._shape[0]} there and another here"
+        own = self.recipe
+        if (recipe.model, recipe.members, recipe.options) != (own.model, own.members, _without(self._model(), "name")):
+            words = f"must be a run of the same model, found {own.members} × {own.model} there and another here"
             raise InputError(f"{words}; remove the option", argument="continue_from")
         same = {name: getattr(self.recipe, name) for name in ("crosses", "beside", "embeddings")}
         return replace(recipe, **same, l2=recipe.l2 if self.recipe.l2 is not None else None)
-
-    @property
-    def _shape(self) -> tuple[str, int]:
-        """The model of the run, and how many of it are served."""
-        return self.recipe.model, self.recipe.members
 
     @property
     def recipe(self) -> Recipe:
@@ -139,7 +136,7 @@ class Previous:
             parts = [ids[:, at][:, : field.slots] for at, field in zip(encoder.spans, fields, strict=True)]
             return np.hstack([np.where(x < its.values, x, RARE) for x, its in zip(parts, fields, strict=True)])
 
-        return np.concatenate([self.model.ctr(old(features[part])) for part in chunks(0, len(features))])
+        return self.model.ctr(old(features))
 
     def refreshed(self, encoder: Encoder, features: NDArray[np.int32], rows: int) -> Refresh:
         """The values that an extended encoder learnt from training rows."""
@@ -194,9 +191,9 @@ def state_of(fit: Fit) -> dict[str, Any] | None:
 def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.int64]]:
     """Of each column, how many rows have each id; several times in a list is once."""
     totals = [np.zeros(field.values, dtype=np.int64) for field in encoder.fields]
-    for part in chunks(0, len(features)):
+    for start in range(0, len(features), AT_ONCE):
         for at, total in zip(encoder.spans, totals, strict=True):
-            ids = np.sort(features[part, at], axis=1)
+            ids = np.sort(features[start : start + AT_ONCE, at], axis=1)
             count_ids(total, ids[np.diff(ids, axis=1, prepend=-1) > 0])
     return totals
 
