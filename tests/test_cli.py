@@ -335,7 +335,7 @@ def test_evaluate_reads_text_of_any_separator_and_auctions_of_several_columns(ad
 def test_options_with_few_values_are_those_of_the_configuration():
     hints = get_type_hints(TrainOptions)
     named = {name: set(get_args(get_args(hints[name])[0])) for name in ("model", "recipe", "metric")}
-    assert named == {"model": set(MODELS), "recipe": set(config.RECIPES), "metric": set(config.METRICS)}
+    assert named == {"model": set(MODELS), "recipe": set(config.RECIPES), "metric": set(config.CRITERIA)}
 
 
 def test_logs_without_bids_are_evaluated_by_their_clicks(ads, tmp_path, monkeypatch, capsys):

@@ -271,7 +271,7 @@ def test_many_values_are_learned_in_blocks_as_at_once(monkeypatch):
 
 
 def test_the_number_of_many_different_values_is_nearly_known(monkeypatch):
-    monkeypatch.setattr("bidwise.data.kinds.KEPT", 1000)
+    monkeypatch.setattr("bidwise.data.kinds._KEPT", 1000)
     column = decided({"x": np.arange(100_000) % 30_000, "y": [0, 1] * 50_000})["x"]
     assert abs(column.values / 30_000 - 1) < 0.1
 

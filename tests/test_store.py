@@ -68,7 +68,7 @@ def test_a_column_can_be_added_and_replaced(store):
     replaced = added.add("teacher", {split: values * 2 for split, values in columns.items()}, {"teacher": "two"})
     assert replaced.schema["teacher"] == "two"
     assert Store(store.folder, verify=True).ads("valid").teacher.tolist() == [0.5] * 4
-    with pytest.raises(InputError, match="teacher must have one number for each of the 4 ads of valid, found 3"):
+    with pytest.raises(InputError, match="teacher must have a number for each of the 4 ads of valid, found 3"):
         store.add("teacher", {"valid": np.zeros(3)})
     with pytest.raises(InputError, match="name must be one of features, "):
         store.add("price", columns)

@@ -29,9 +29,9 @@ from bidwise.json_files import from_json, read_json, read_object, read_toml, to_
 from bidwise.urls import check_on_disk, shown_command
 
 BYTES_AT_ONCE = 2**24
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WRITING = re.compile(  # in errors of numpy, torch and polars that could not write
-    rf"requested and \d+ written|failed writing file|transport error|os error ({'|'.join(map(str, FULL))})\b"
+    rf"requested and \d+ written|failed writing file|transport error|os error ({'|'.join(map(str, _FULL))})\b"
 )
 CHECKSUMS = "checksums.json"
 LOCK = ".lock"  # in a folder that a run writes to: who that is
@@ -93,7 +93,7 @@ def named(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        full = getattr(error, "errno", None) in FULL or WRITING.search(str(error))
+        full = getattr(error, "errno", None) in _FULL or WRITING.search(str(error))
         if not full or getattr(error, "filename", None) is not None:
             raise
         words = str(error).partition("\n")[0]

@@ -35,15 +35,15 @@ from bidwise.values import (
     missing_numbers,
 )
 
-FORMAT = "bidwise encoder"
-VERSION = 2
+_FORMAT = "bidwise encoder"
+_VERSION = 2
 ENCODER_FILES = ("encoder.json", "vocabulary.parquet")
 DROPPED = "dropped"  # the use of a column that is not learned from
 SPELLINGS = ("text", "number")
 SERVED = (pl.String, pl.Boolean, pl.Float64, pl.Null)  # and whole numbers: types that plain Python spells alike
-SHORT = 4000  # rows, up to which looking up one value after the other is faster
+_SHORT = 4000  # rows, up to which looking up one value after the other is faster
 KEPT_WORDS = 2**18  # words, up to which they are kept as Python's own text as well, of 100 bytes each
-MANY = 0.25  # different values / rows, above which every row is looked up by itself
+_MANY = 0.25  # different values / rows, above which every row is looked up by itself
 PENDING = 2**20  # counted values that wait to be merged
 
 
@@ -200,13 +200,13 @@ class Categorical:
     def ids(self, column: pl.Series) -> NDArray[np.int32]:
         """The id of every value."""
         plain = column.dtype in SERVED or column.dtype.is_integer()
-        if plain and len(column) <= SHORT and len(self.vocabulary) <= KEPT_WORDS:
+        if plain and len(column) <= _SHORT and len(self.vocabulary) <= KEPT_WORDS:
             return np.array(self._words.ids(column.to_list()), dtype=np.int32)
         if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary):
             return np.where(column.is_null().to_numpy(), MISSING, RARE).astype(np.int32)
         column = (column.cast(pl.String) if column.dtype == pl.Null else column).alias("value")
         values = column.unique()
-        if len(values) > MANY * len(column):
+        if len(values) > _MANY * len(column):
             return self._found(spelled(column, self.spelling, self.missing))
         known = pl.DataFrame({"value": values, "id": self._found(spelled(values, self.spelling, self.missing))})
         rows = column.to_frame().join(known, on="value", how="left", nulls_equal=True, maintain_order="left")
@@ -435,13 +435,15 @@ class Encoder:
             if isinstance(column, Categorical):
                 plain["vocabulary"] = column.vocabulary.to_list() if words else len(column.vocabulary)
             columns.append({"kind": column.kind, **json_files.to_json(plain)})
-        return {"format": FORMAT, "version": VERSION, "columns": columns}
+        return {"format": _FORMAT, "version": _VERSION, "columns": columns}
 
     @staticmethod
     def from_json(data: Any, name: str = "encoder", words: pl.Series | None = None) -> Encoder:
         """The encoder that :meth:`to_json` wrote, with the ``words`` of all columns if it has only their numbers."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
-            raise InputError(f"{name} must be an encoder of version {VERSION} that bidwise wrote, found something else")
+        if not isinstance(data, dict) or data.get("format") != _FORMAT or data.get("version") != _VERSION:
+            raise InputError(
+                f"{name} must be an encoder of version {_VERSION} that bidwise wrote, found something else"
+            )
         made, start = [], 0
         try:
             for column in [{**column} for column in data["columns"]]:

@@ -29,7 +29,7 @@ from bidwise.data.table_files import Source, check_columns
 from bidwise.errors import InputError
 from bidwise.values import MISSING_WORDS, SLOTS
 
-KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
+_KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
 FEW, ROWS_EACH = 1000, 20  # most different whole numbers with a bin each, and rows for each of them
 COME_BACK = 0.01  # of the rows have a value that was there before, at least, or a category carries no information
 NUMERIC = 0.99  # of the cells that are not missing are numbers in a numeric column
@@ -74,7 +74,7 @@ class Seen(NamedTuple):
 
 class Sketch:
     """Facts of a column in all rows. Of n different values the k-th smallest hash is near k / n of the largest
-    possible: ``KEPT`` of them tell their number."""
+    possible: ``_KEPT`` of them tell their number."""
 
     def __init__(self) -> None:
         self.total = Seen(Counts())
@@ -91,14 +91,14 @@ class Sketch:
         )
         self.hashes.append(fresh)
         self.waiting += len(fresh)
-        if self.waiting > KEPT:
+        if self.waiting > _KEPT:
             self._merge()
 
     def _merge(self) -> NDArray[np.uint64]:
         kept = np.sort(np.concatenate(self.hashes))  # np.unique would hash them, ten times as slow
-        kept = np.asarray(kept[np.append(True, kept[1:] != kept[:-1])[: len(kept)]][: KEPT + 1], np.uint64)
+        kept = np.asarray(kept[np.append(True, kept[1:] != kept[:-1])[: len(kept)]][: _KEPT + 1], np.uint64)
         self.hashes, self.waiting = [kept], 0
-        if len(kept) > KEPT:
+        if len(kept) > _KEPT:
             self.limit = kept[-1]
         return kept
 
@@ -106,7 +106,7 @@ class Sketch:
     def values(self) -> int:
         """Different values."""
         kept = self._merge()
-        return len(kept) if len(kept) <= KEPT else round(KEPT / (float(kept[KEPT]) / 2.0**64))
+        return len(kept) if len(kept) <= _KEPT else round(_KEPT / (float(kept[_KEPT]) / 2.0**64))
 
 
 class Facts:

@@ -20,12 +20,12 @@ from bidwise.data.columns import spelled
 from bidwise.data.store import SPLITS
 from bidwise.data.table_files import BadRow
 
-SHARES = (0.8, 0.1, 0.1)
+_SHARES = (0.8, 0.1, 0.1)
 UNFINISHED = "unfinished"  # prefix of folders inside a run folder that the next start removes
-LEAST = 20  # auctions, or pairs of rows: two for each tenth
+_LEAST = 20  # auctions, or pairs of rows: two for each tenth
 ISO = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
 DATED = re.compile("%[-_0]?[YyGgCsDFcxv+]")  # in a format with a year
-SECONDS = (1e8, 4e9)  # since 1970, of the years 1973 to 2096
+_SECONDS = (1e8, 4e9)  # since 1970, of the years 1973 to 2096
 AUCTIONS = 100  # to cut validation and test rows into, at least, if the table names none
 
 
@@ -59,7 +59,7 @@ def split(
     """
     random = np.random.default_rng(seed)
     sizes = np.ones(rows, np.int64) if auction is None else np.bincount(auction)
-    groups, what, least = len(sizes), *(("rows", 2 * LEAST) if auction is None else ("auctions", LEAST))
+    groups, what, least = len(sizes), *(("rows", 2 * _LEAST) if auction is None else ("auctions", _LEAST))
     if groups < least:
         found = f"{groups}" if auction is None or groups > 1 else "one: their id is the same in all rows"
         words = f"must have at least {least} {what} to be split into training, validation and test"
@@ -74,8 +74,8 @@ def split(
         order = np.argsort(oldest, kind="stable")
     ends = np.cumsum(sizes[order])  # of auctions, in their new order
     tenth = max(2, groups // 100)  # of groups: each part has some, however large the largest is
-    first = int(np.clip(np.searchsorted(ends, SHARES[0] * rows) + 1, tenth, groups - 2 * tenth))
-    second = int(np.clip(np.searchsorted(ends, sum(SHARES[:2]) * rows) + 1, first + tenth, groups - tenth))
+    first = int(np.clip(np.searchsorted(ends, _SHARES[0] * rows) + 1, tenth, groups - 2 * tenth))
+    second = int(np.clip(np.searchsorted(ends, sum(_SHARES[:2]) * rows) + 1, first + tenth, groups - tenth))
     bounds = list(pairwise([0, first, second, groups]))
     if auction is None:
         order[:first].sort()
@@ -149,7 +149,10 @@ def shown_times(times: pl.Series) -> pl.Series:
     """
     if times.dtype.is_numeric() and len(times):
         low, high = float(times.min()), float(times.max())  # type: ignore[arg-type]
-        for least, most, unit in ((SECONDS[0], SECONDS[1], 1_000_000), (1000 * SECONDS[0], 1000 * SECONDS[1], 1000)):
+        for least, most, unit in (
+            (_SECONDS[0], _SECONDS[1], 1_000_000),
+            (1000 * _SECONDS[0], 1000 * _SECONDS[1], 1000),
+        ):
             if least <= low and high <= most:
                 times = (times.cast(pl.Float64) * unit).cast(pl.Int64).cast(pl.Datetime("us"))
     if times.dtype.is_temporal():

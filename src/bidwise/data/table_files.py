@@ -546,12 +546,8 @@ def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> No
             continue
         near = get_close_matches(column, map(str, there), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
-        if list(there) == ["column_1"]:
-            hint = "is another character between the columns? Name it: --separator"
-        elif "," in column and set(column.split(",")) <= set(there):
-            hint = "separate columns by spaces"
-        elif any(str(name).replace(".", "", 1).isdigit() for name in there):
-            hint += "; is the first line no line of names? Say so: --no-header"
+        if any(str(name).replace(".", "", 1).isdigit() for name in there):
+            hint += "; is the first line no line of names? Use --no-header"
         raise InputError(f"{table} has no column {column!r}; {hint}")
 
 

@@ -25,7 +25,7 @@ from bidwise.urls import check_on_disk, shown
 
 RECIPES = AUTO, SINGLE, ENSEMBLE, DISTILLED = ("auto", "single", "ensemble", "distilled")
 REFRESHED = "refreshed"  # name of a model that continues another run
-METRICS = ("welfare", "log_loss", "auc")
+CRITERIA = ("welfare", "log_loss", "auc")
 FEATURES = ("numeric", "categorical", "bag", "ignore")  # options with columns that have no role
 OWN = {"click", "bid", "weight", "position", *FEATURES}  # uses of columns that have no other
 
@@ -170,7 +170,7 @@ class Train:
             taught = ", ".join(filter(needs_teacher, LOSSES))
             raise InputError(f"of recipe distilled must be one of {taught}, found {loss}", argument="loss")
         given = {name: value for name, value in vars(self).items() if value is not None}
-        for name, names in {"metric": METRICS, "teacher_model": MODELS}.items():
+        for name, names in {"metric": CRITERIA, "teacher_model": MODELS}.items():
             check_name(name, given.get(name, next(iter(names))), names)
         for name, wrong in {
             "recipe": recipe not in (SINGLE, ENSEMBLE),
@@ -371,7 +371,7 @@ def _typed(name: str, value: Any) -> Any:
     return _one(name, wanted, value)
 
 
-KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+_KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
     str: ("text", (str, int, float)),
     int: ("a whole number", (int,)),
     float: ("a number", (int, float)),
@@ -380,7 +380,7 @@ KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
 
 
 def _one(name: str, wanted: type, value: Any) -> Any:
-    words, kinds = KINDS[wanted]
+    words, kinds = _KINDS[wanted]
     if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not bool):
         raise InputError(f"must be {words}, found {value!r}", argument=name)
     if isinstance(value, float) and not math.isfinite(value):

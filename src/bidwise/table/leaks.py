@@ -21,7 +21,7 @@ from bidwise.values import FIRST, MISSING
 
 LEAK = 0.95  # AUC of a single column that no honest column reaches
 TELLS = 0.99  # AUC of a single column that cannot but come from the click itself
-ADS = 200  # with a value, nearly all of them clicked: no ad is as good as that
+_ADS = 200  # with a value, nearly all of them clicked: no ad is as good as that
 CLICKED = 0.95  # share of them, if
 OTHERS = 0.5  # the others are clicked no more often
 EXPECTED = 300  # clicks of a value that has none, had it the click rate of the others
@@ -107,7 +107,7 @@ def _telling(column: Categorical | Numeric, counts: NDArray[np.float64]) -> Tell
     (ads, clicked), (all_ads, all_clicked) = counts, counts.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         rate, others = clicked / ads, (all_clicked - clicked) / (all_ads - ads)
-        always = (ads >= ADS) & (rate >= CLICKED) & (others <= OTHERS)
+        always = (ads >= _ADS) & (rate >= CLICKED) & (others <= OTHERS)
         never = (clicked == 0) & (ads * others >= EXPECTED)
     found = always if always.any() else never
     if not found.any():

@@ -29,10 +29,10 @@ from bidwise.values import Floats
 from bidwise.workers import ahead, cores
 
 HEIGHT = {"cpu": 128, "cuda": 4096}  # ads that the network has at once: a product of another height rounds differently
-STRETCH = 2**13  # ads that a thread has at once
-UNKNOWN = 0.2  # share of a column, beyond its share in training, above which a warning names it
+_STRETCH = 2**13  # ads that a thread has at once
+_UNKNOWN = 0.2  # share of a column, beyond its share in training, above which a warning names it
 EMPTY = 1000  # rows, from which on a column without any entry is named
-ENOUGH = 100  # entries of a column that such a share is taken of, at least
+_ENOUGH = 100  # entries of a column that such a share is taken of, at least
 MODEL_FILES = ("config.toml", *ENCODER_FILES, "model.json", "model.pt")  # that `load` reads
 
 
@@ -60,7 +60,7 @@ class ModelFile:
 def drifted(share: float, known: float, filled: int) -> bool:
     """Whether the unknown ``share`` of a column's entries is far above that in training, ``known``; of few entries by
     more than chance (three standard deviations)."""
-    return filled >= ENOUGH and share > UNKNOWN + known + 1.5 / filled**0.5
+    return filled >= _ENOUGH and share > _UNKNOWN + known + 1.5 / filled**0.5
 
 
 class Drift:
@@ -141,7 +141,7 @@ class Model:
         if not len(features):
             return np.zeros(0)
         with one_thread():
-            parts = torch.split(features, STRETCH)
+            parts = torch.split(features, _STRETCH)
             logits = list(ahead(self._logits, parts, cores()) if len(parts) > 1 else map(self._logits, parts))
         ctr: Floats = ctr_of(torch.cat(logits)).double().numpy()
         if not np.isfinite(ctr).all():

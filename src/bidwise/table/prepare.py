@@ -36,9 +36,9 @@ from bidwise.workers import Progress, ahead, cores
 
 ROLES = ("click", "bid", "teacher", "truth", "weight", "position")  # columns of numbers
 SAMPLE = 2**20  # training rows that bins, the median bid and leaks are taken from, evenly spaced
-LABELS = ("clicks", "weights", "exposure")  # the input of a regression without bids
-STRETCH = 2**17  # rows per batch of crosses
-FULL = "full"  # in the folder of a store, another one with all rows for training
+_LABELS = ("clicks", "weights", "exposure")  # the input of a regression without bids
+_STRETCH = 2**17  # rows per batch of crosses
+_FULL = "full"  # in the folder of a store, another one with all rows for training
 PREVIOUS = "previous"  # the model that a refresh continues from, among the models of the evaluation
 LEAST_BID = 1e-30  # in units of their mean: the least that training can distinguish from 0
 CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
@@ -82,7 +82,7 @@ class Prepared:
     @cached_property
     def full(self) -> Store | None:
         """All rows for training, if the chosen recipe is to be trained again on them."""
-        folder = self.store.folder / FULL
+        folder = self.store.folder / _FULL
         return Store(folder) if self.config.train.refit and is_store(folder) else None
 
     @cached_property
@@ -224,8 +224,8 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     store = StoreWriter(folder, sizes)
     stores = [store]
     if config.train.refit:
-        (folder / FULL).mkdir()
-        stores.append(StoreWriter(folder / FULL, {"train": facts.rows, "valid": 0, "test": 0}))
+        (folder / _FULL).mkdir()
+        stores.append(StoreWriter(folder / _FULL, {"train": facts.rows, "valid": 0, "test": 0}))
     _write_features(stores, source, encoders, place, show)
     whole = Split.joined(parts)
     for writer, some in zip(stores, (parts, {"train": whole}), strict=False):
@@ -359,7 +359,7 @@ def _combined(store: StoreWriter, plain: Encoder, min_count: int, show: Progress
 
     def rows(part: str) -> Rows:
         some = slice(None, None, -(-store.splits[part] // ROWS))
-        columns = {name: store.written(part, name)[some] for name in ("features", *store.names(part, *LABELS))}
+        columns = {name: store.written(part, name)[some] for name in ("features", *store.names(part, *_LABELS))}
         ids = np.array(columns.pop("features"))
         tensors: dict[str, Any] = {
             name: torch.from_numpy(values.astype(np.float32)) for name, values in columns.items()
@@ -376,8 +376,8 @@ def _widen(store: StoreWriter, encoder: Encoder) -> None:
     """Ids of crosses next to the ids of plain columns."""
     for part in SPLITS:
         plain, features = store.widened(part, "features", encoder.width)
-        for start in range(0, len(plain), STRETCH):
-            some = slice(start, start + STRETCH)
+        for start in range(0, len(plain), _STRETCH):
+            some = slice(start, start + _STRETCH)
             ids = np.zeros((len(plain[some]), encoder.width), np.int32)
             ids[:, : plain.shape[1]] = plain[some]
             features[some] = encoder.crossed(ids)

@@ -29,9 +29,9 @@ from bidwise.training.validation import Fit
 from bidwise.values import MISSING, RARE, Floats
 
 EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
-KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
+_KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
 STATE = "optimizer.pt"
-AT_ONCE = 2**20  # rows of a file that are worked on at once
+_AT_ONCE = 2**20  # rows of a file that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Previous:
         A student with a teacher from its own run learns from clicks only.
         """
         there, recipe = read_toml(self.model.run / "config.toml"), self.recipe
-        known = {name: there["train"][name] for name in KEPT if name in there["train"]}
+        known = {name: there["train"][name] for name in _KEPT if name in there["train"]}
         many = {"recipe": ENSEMBLE, "members": recipe.members} if recipe.members > 1 else {"recipe": SINGLE}
         same = {name: getattr(recipe, name) for name in ("epochs", "batch_size", "learning_rate", "precision")}
         if self.facts.refresh is None:
@@ -191,9 +191,9 @@ def state_of(fit: Fit) -> dict[str, Any] | None:
 def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.int64]]:
     """Of each column, how many rows have each id; several times in a list is once."""
     totals = [np.zeros(field.values, dtype=np.int64) for field in encoder.fields]
-    for start in range(0, len(features), AT_ONCE):
+    for start in range(0, len(features), _AT_ONCE):
         for at, total in zip(encoder.spans, totals, strict=True):
-            ids = np.sort(features[start : start + AT_ONCE, at], axis=1)
+            ids = np.sort(features[start : start + _AT_ONCE, at], axis=1)
             count_ids(total, ids[np.diff(ids, axis=1, prepend=-1) > 0])
     return totals
 
