@@ -212,11 +212,11 @@ def test_values_lose_the_spaces_that_polars_strips():
 
 
 def test_a_scorer_has_the_ids_of_the_encoder():
-    """Also of narrow numbers in arrays, of words for missing, and of a decimal comma."""
+    """Also of narrow numbers in arrays, and of a decimal comma."""
     encoder = Encoder(
         (
-            Categorical("a", ["7", "x"], "number", missing=("?",)),
-            Numeric("b", (0.1, 2.5), decimal=",", missing=("-1",)),
+            Categorical("a", ["7", "x"], "number"),
+            Numeric("b", (0.1, 2.5), decimal=","),
             Bag("c", ["7", "8"], "number", slots=2, separator=" "),
         )
     )
@@ -279,7 +279,7 @@ def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
     about = json.loads((tmp_path / "ctr.json").read_text())
     del about["checksum"]
     for changed, words in (
-        (about | {"version": 9}, "must be a scorer of version 3"),
+        (about | {"version": 9}, "must be a scorer of version 4"),
         ({key: about[key] for key in about if key != "columns"}, "must have 'columns', found none; export it again"),
         (about | {"columns": [{"name": "site"}]}, r"must say how columns .* found KeyError\('kind'\); export it again"),
         (about | {"columns": 3}, "must have 'columns', found none; export it again"),

@@ -17,7 +17,7 @@ from bidwise.json_files import read_object
 from bidwise.values import SLOTS, Bag, Combinations, Numbers, Vocabulary, check_names
 
 FORMAT = "bidwise scorer"
-VERSION = 3
+VERSION = 4
 INPUT, OUTPUT = "ids", "ctr"
 AT_ONCE = 4096  # ads
 
@@ -107,8 +107,8 @@ def pair_checksum(file: Path, encoder: Path) -> str:
 
 def _ids(column: Mapping[str, Any]) -> Vocabulary | Numbers:
     if column["kind"] == "numeric":
-        return Numbers(column["edges"], column["decimal"], column["missing"])
-    words = column["vocabulary"], column["spelling"], column["missing"]
+        return Numbers(column["edges"], column["decimal"])
+    words = column["vocabulary"], column["spelling"]
     if column["kind"] == "categorical":
         return Vocabulary(*words)
     if not column["separator"] or not 0 < column["slots"] <= SLOTS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,11 +32,10 @@ from bidwise.values import (
     Floats,
     Vocabulary,
     check_names,
-    missing_numbers,
 )
 
 _FORMAT = "bidwise encoder"
-_VERSION = 2
+_VERSION = 3
 ENCODER_FILES = ("encoder.json", "vocabulary.parquet")
 DROPPED = "dropped"  # the use of a column that is not learned from
 SPELLINGS = ("text", "number")
@@ -50,7 +49,7 @@ PENDING = 2**20  # counted values that wait to be merged
 # Values as text and as numbers
 
 
-def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] = ()) -> pl.Series:
+def spelled(column: pl.Series, spelling: str = "text") -> pl.Series:
     """Values as text, null if they are missing: the same text for the same value in any file.
 
     >>> [spelled(pl.Series(values)).to_list() for values in ([3.0, 2.5], [3], [" 3.0", "NA"], [True])]
@@ -69,7 +68,7 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
         text = _number_text(text) if spelling == "number" else text
     else:
         text = column.cast(pl.String)
-    return text.replace(dict.fromkeys([*MISSING_WORDS, *missing]) | BOOLEANS)
+    return text.replace(dict.fromkeys(MISSING_WORDS) | BOOLEANS)
 
 
 def exact(column: pl.Series) -> pl.Series:
@@ -101,7 +100,7 @@ def _number_text(text: pl.Series) -> pl.Series:
     return found.scatter(places, number) if len(places) else found
 
 
-def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str] = ()) -> tuple[Floats, pl.Series]:
+def read_numbers(column: pl.Series, decimal: str = ".") -> tuple[Floats, pl.Series]:
     """Values as float64, NaN if they are missing or no numbers, and which are no numbers."""
     column, dtype = column.alias("value"), column.dtype
     bad = pl.Series([False]).new_from_index(0, len(column))
@@ -116,16 +115,13 @@ def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str]
                 pl.Float64, strict=False
             )
             rest = rest.fill_null(text.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64))
-            odd = rest.is_null() & ~text.is_in([*MISSING_WORDS, *missing])
+            odd = rest.is_null() & ~text.is_in(MISSING_WORDS)
             read, bad = read.scatter(places, rest), bad.scatter(places, odd)
     elif dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
         read = exact(column)
     else:
         read, bad = pl.Series([None], dtype=pl.Float64).new_from_index(0, len(column)), column.is_not_null()
-    numbers: Floats = read.to_numpy(writable=True)  # null becomes NaN
-    if len(words := missing_numbers(missing)):
-        numbers[np.isin(numbers, words)] = np.nan
-    return numbers, bad
+    return read.to_numpy(writable=True), bad  # null becomes NaN
 
 
 def exploded(column: pl.Series, separator: str) -> tuple[pl.Series, NDArray[np.int64]]:
@@ -174,11 +170,9 @@ class Categorical:
     vocabulary: pl.Series
     spelling: str = "text"
     unknown: float = 0.0  # share of the training rows' values that have id 0
-    missing: tuple[str, ...] = ()  # words, further to MISSING_WORDS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "vocabulary", pl.Series("word", self.vocabulary, dtype=pl.String))
-        object.__setattr__(self, "missing", tuple(self.missing))
         check_name(f"spelling of column {self.name!r}", self.spelling, SPELLINGS)
 
     @property
@@ -195,7 +189,7 @@ class Categorical:
 
     @cached_property
     def _words(self) -> Vocabulary:
-        return Vocabulary(self.vocabulary.to_list(), self.spelling, self.missing)
+        return Vocabulary(self.vocabulary.to_list(), self.spelling)
 
     def ids(self, column: pl.Series) -> NDArray[np.int32]:
         """The id of every value."""
@@ -207,8 +201,8 @@ class Categorical:
         column = (column.cast(pl.String) if column.dtype == pl.Null else column).alias("value")
         values = column.unique()
         if len(values) > _MANY * len(column):
-            return self._found(spelled(column, self.spelling, self.missing))
-        known = pl.DataFrame({"value": values, "id": self._found(spelled(values, self.spelling, self.missing))})
+            return self._found(spelled(column, self.spelling))
+        known = pl.DataFrame({"value": values, "id": self._found(spelled(values, self.spelling))})
         rows = column.to_frame().join(known, on="value", how="left", nulls_equal=True, maintain_order="left")
         return np.array(rows["id"].to_numpy(), dtype=np.int32)
 
@@ -273,7 +267,6 @@ class Numeric:
     high: float = 0.0
     decimal: str = "."
     unknown: float = 0.0  # share of the training rows' values that are no numbers
-    missing: tuple[str, ...] = ()  # words, further to MISSING_WORDS
 
     @property
     def field(self) -> Field:
@@ -381,7 +374,7 @@ class Encoder:
         filled, unknown = np.zeros((2, len(self.columns)), dtype=np.int64)
         for number, (at, column) in enumerate(zip(self.spans, self.columns, strict=True)):
             if isinstance(column, Numeric):
-                numbers, bad = read_numbers(rows[column.name], column.decimal, column.missing)
+                numbers, bad = read_numbers(rows[column.name], column.decimal)
                 ids[:, at.start] = column.ids(numbers)
                 outside = (numbers < column.low) | (numbers > column.high)
                 odd = int(bad.sum() or 0)
@@ -491,16 +484,11 @@ class Learner:
     Args:
         columns: as :meth:`bidwise.data.kinds.Facts.columns` found them; roles and dropped ones are skipped.
         bags: separators of columns with several values in a cell of text.
-        missing: words that mean missing, further to ``MISSING_WORDS``.
     """
 
-    def __init__(
-        self, columns: Sequence[Column], *, bags: Mapping[str, str] | None = None, missing: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], *, bags: Mapping[str, str] | None = None) -> None:
         self.learning = [
-            _Numbers(column, tuple(missing))
-            if column.use == "numeric"
-            else _Words(column, tuple(missing), (bags or {}).get(column.name, "|"))
+            _Numbers(column) if column.use == "numeric" else _Words(column, (bags or {}).get(column.name, "|"))
             for column in columns
             if column.use in KINDS
         ]
@@ -536,8 +524,8 @@ class Learner:
 class _Words:
     """How often each value of a column was seen."""
 
-    def __init__(self, column: Column, missing: tuple[str, ...], separator: str) -> None:
-        self.column, self.missing, self.separator = column, missing, separator
+    def __init__(self, column: Column, separator: str) -> None:
+        self.column, self.separator = column, separator
         self.counts = [pl.DataFrame(schema={"value": pl.String, "count": pl.Int64})]
         self.waiting = 0
 
@@ -545,7 +533,7 @@ class _Words:
         if self.column.use == "bag":
             values = exploded(values, self.separator)[0]
         values, count = value_counts(values)
-        text = spelled(values, self.column.spelling, self.missing)
+        text = spelled(values, self.column.spelling)
         return pl.DataFrame({"value": text, "count": count}).drop_nulls("value")
 
     def add(self, counts: pl.DataFrame) -> None:
@@ -564,7 +552,7 @@ class _Words:
         kept = counts.filter(pl.col("count") >= min_count).sort("value")  # one key after the other is faster than both
         total, common = int(counts["count"].sum()), int(kept["count"].sum())
         words = kept.sort("count", descending=True, maintain_order=True)["value"]
-        learned = (self.column.name, words, self.column.spelling, 1 - common / max(total, 1), self.missing)
+        learned = (self.column.name, words, self.column.spelling, 1 - common / max(total, 1))
         if self.column.use == "categorical":
             return Categorical(*learned)
         return Bag(*learned, slots=self.column.slots, separator=self.separator)
@@ -573,12 +561,12 @@ class _Words:
 class _Numbers:
     """A sample of the numbers of a column, and the range of all."""
 
-    def __init__(self, column: Column, missing: tuple[str, ...]) -> None:
-        self.column, self.missing = column, missing
+    def __init__(self, column: Column) -> None:
+        self.column = column
         self.sample, self.low, self.high, self.filled, self.bad = list[Floats](), np.inf, -np.inf, 0, 0
 
     def counted(self, values: pl.Series, sample: NDArray[np.bool_] | None) -> tuple[Floats, float, float, int, int]:
-        numbers, odd = read_numbers(values, self.column.decimal, self.missing)
+        numbers, odd = read_numbers(values, self.column.decimal)
         known, bad = numbers[~np.isnan(numbers)], int(odd.sum() or 0)
         some = known if sample is None else numbers[sample & ~np.isnan(numbers)]
         return some, known.min(initial=np.inf), known.max(initial=-np.inf), len(known) + bad, bad
@@ -600,7 +588,6 @@ class _Numbers:
             high=self.high if some else np.nan,
             decimal=self.column.decimal,
             unknown=self.bad / max(self.filled, 1),
-            missing=self.missing,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import add
@@ -120,11 +120,10 @@ class Facts:
     Args:
         source: the table.
         bags: columns of text with several values, and the separator of each.
-        missing: words that mean missing, further to ``MISSING_WORDS``.
     """
 
-    def __init__(self, source: Source, *, bags: Mapping[str, str] | None = None, missing: Sequence[str] = ()) -> None:
-        self.source, self.bags, self.missing = source, {**(bags or {})}, tuple(missing)
+    def __init__(self, source: Source, *, bags: Mapping[str, str] | None = None) -> None:
+        self.source, self.bags = source, {**(bags or {})}
         self.schema = source.schema
         check_columns(list(self.bags), source.columns, source.name)
         self.sketches = {name: Sketch() for name in self.schema}
@@ -155,7 +154,7 @@ class Facts:
         dtype, rows = column.dtype, len(column)
         if name in self.bags or _lists(dtype):
             entries, row = exploded(column, self.bags.get(name, "|"))
-            entries = spelled(entries, missing=self.missing)
+            entries = spelled(entries)
             lengths = np.bincount(row[entries.is_not_null().to_numpy()], minlength=rows)
             values, count = value_counts(entries.drop_nulls())
             empty, cut = int((lengths == 0).sum()), int((lengths > SLOTS).sum())
@@ -168,9 +167,9 @@ class Facts:
         gone = np.zeros(len(values), bool)
         if values.dtype == pl.String:
             values = values.str.strip_chars()
-            gone = values.is_in([*MISSING_WORDS, *self.missing]).to_numpy()
+            gone = values.is_in(MISSING_WORDS).to_numpy()
         elif dtype.is_numeric():
-            gone = np.isnan(read_numbers(values, missing=self.missing)[0])
+            gone = np.isnan(read_numbers(values)[0])
         known = int(count[~gone].sum())
         counts = Counts(rows, rows - known, entries=known)
         return _described(values.filter(~gone), count[~gone], counts)
@@ -260,7 +259,7 @@ class Facts:
             return self._column(name, DROPPED, "a date or time; name it as --time to split by it")
         comma = seen.commas > 0 and seen.commas + numbers >= most
         if named == "numeric":
-            if numbers < most and not comma and dtype != pl.Boolean:
+            if 2 * numbers < seen.entries and not comma and dtype != pl.Boolean:  # others are missing
                 bad = self.sketches[name].total.bad
                 odd = f"{seen.entries - numbers:,} of {seen.entries:,} that are not, such as {bad!r}"
                 raise InputError(f"{self.source.name}: column {name!r} must contain numbers to be numeric, found {odd}")

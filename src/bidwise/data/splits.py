@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -92,13 +92,12 @@ def split(
     }
 
 
-def times_of(column: pl.Series, time_format: str | None = None, missing: Sequence[str] = ()) -> pl.Series:
+def times_of(column: pl.Series, time_format: str | None = None) -> pl.Series:
     """Times of some rows: dates, or numbers that sort. Every ad needs one.
 
     Args:
         column: dates, numbers, or text: ISO dates such as 2024-05-01 13:00, numbers, or in ``time_format``.
         time_format: of text, such as ``%d/%m/%Y %H:%M``.
-        missing: words that mean missing.
     """
     dtype = column.dtype
     if dtype in (pl.Time, pl.Duration) or not (dtype == pl.String or dtype.is_numeric() or dtype.is_temporal()):
@@ -107,7 +106,7 @@ def times_of(column: pl.Series, time_format: str | None = None, missing: Sequenc
     if dtype == pl.String:
         if time_format is not None and not DATED.search(time_format):
             raise InputError(f"must have a year, found {time_format!r}: a time of day is no time", "time_format")
-        text = spelled(column, missing=missing)
+        text = spelled(column)
         times = text.cast(pl.Float64, strict=False) if time_format is None else pl.Series([None] * len(text))
         if times.null_count() > text.null_count():
             times = _parsed(text, time_format)

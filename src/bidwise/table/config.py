@@ -46,7 +46,6 @@ class Data:
     bag_separator: str = "|"  # between them
     ignore: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()  # features that may tell the clicks all by themselves
-    missing: tuple[str, ...] = ()  # words that mean that a value is missing, further to NA, null, None and others
     time: str | None = None
     time_format: str | None = None  # of text, as strptime has it; None: ISO, or numbers
     teacher: str | None = None

@@ -186,7 +186,7 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
 
 def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress) -> None:
     """Three passes: roles and facts of all rows, vocabularies of training rows, ids."""
-    name, facts = source.name, Facts(source, **_written(data, previous))
+    name, facts = source.name, Facts(source, bags=_bags(data, previous))
     known, hashes = list[dict[str, Any]](), list[NDArray[np.uint64]]()
     for block, (seen, roles, row_hash) in _passed(source, None, partial(_checked, data, facts)):
         facts.add(seen)
@@ -211,7 +211,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     place[np.concatenate([each.rows for each in parts.values()])] = np.arange(facts.rows)
 
     step, count = every(sizes["train"]), facts.rows if config.train.refit else 0  # rows that the second one learns from
-    learners = [(Learner(columns, **_written(data, previous)), size) for size in (sizes["train"], count) if size]
+    learners = [(Learner(columns, bags=_bags(data, previous)), size) for size in (sizes["train"], count) if size]
     for block, counted in _passed(source, learners[0][0].names, partial(_counted, learners, place, step)):
         for (learner, _), counts in zip(learners, counted, strict=True):
             learner.add(counts)
@@ -290,10 +290,9 @@ def _passed(source: Source, columns: list[str] | None, work: Any) -> Iterator[tu
     yield from ahead(both, blocks, min(cores(), THREADS))
 
 
-def _written(data: Data, previous: Previous | None) -> dict[str, Any]:
-    """How cells are written: separators of bags in text, and words that mean missing."""
-    bags = dict.fromkeys(data.bag, data.bag_separator) if previous is None else previous.bags
-    return {"bags": bags, "missing": data.missing}
+def _bags(data: Data, previous: Previous | None) -> dict[str, str]:
+    """Columns of text with several values in a cell, and the separator between them."""
+    return dict.fromkeys(data.bag, data.bag_separator) if previous is None else previous.bags
 
 
 def _decided(facts: Facts, data: Data, previous: Previous | None) -> list[Column]:
@@ -313,7 +312,7 @@ def _checked(data: Data, facts: Facts, block: Block) -> tuple[list[Seen], dict[s
             if (column := getattr(data, role)) is not None:
                 known[role] = numbers[column].astype(np.uint8 if role == "click" else np.float64)
         if data.time is not None:
-            known["time"] = times_of(frame[data.time], data.time_format, data.missing)
+            known["time"] = times_of(frame[data.time], data.time_format)
         if data.auction:
             known["auction"] = auction_keys(frame.select(cs.by_name(*data.auction)))
     return facts.seen(frame), known, row_hashes(frame)

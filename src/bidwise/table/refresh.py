@@ -109,7 +109,7 @@ class Previous:
     def check_data(self, data: Data) -> None:
         """Raise if options would change types of columns."""
         known = resolved(self.sections()).data
-        for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins", "missing"):
+        for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins"):
             if getattr(data, option) != getattr(known, option):
                 fix = "columns keep their types"
                 raise InputError(
