@@ -212,11 +212,11 @@ def test_values_lose_the_spaces_that_polars_strips():
 
 
 def test_a_scorer_has_the_ids_of_the_encoder():
-    """Also of narrow numbers in arrays, and of a decimal comma."""
+    """Also of narrow numbers in arrays."""
     encoder = Encoder(
         (
             Categorical("a", ["7", "x"], "number"),
-            Numeric("b", (0.1, 2.5), decimal=","),
+            Numeric("b", (0.1, 2.5)),
             Bag("c", ["7", "8"], "number", slots=2, separator=" "),
         )
     )

@@ -81,14 +81,14 @@ class Numbers:
     [2, 3, 4, 1, 1]
     """
 
-    def __init__(self, edges: Sequence[float], decimal: str = ".") -> None:
-        self.edges, self.decimal = np.array(edges, dtype=np.float64), decimal
+    def __init__(self, edges: Sequence[float]) -> None:
+        self.edges = np.array(edges, dtype=np.float64)
         if self.edges.ndim != 1:
             raise ValueError(f"edges of shape {self.edges.shape}")
 
     def ids(self, values: Sequence[Any]) -> list[int]:
         """The id of every value."""
-        numbers = np.array([number_of(x, self.decimal) for x in values], dtype=np.float64)
+        numbers = np.array([number_of(x) for x in values], dtype=np.float64)
         ids = FIRST + np.searchsorted(self.edges, numbers)
         listed: list[int] = np.where(np.isnan(numbers), MISSING, ids).tolist()
         return listed
@@ -187,11 +187,11 @@ def _float_text(value: float) -> str:
     return format(Decimal(text), "f") if text.endswith("e-05") else text.replace("e-0", "e-")
 
 
-def number_of(value: Any, decimal: str = ".") -> float:
+def number_of(value: Any) -> float:
     """A value as a number, NaN if it is missing or none.
 
-    >>> [number_of(value) for value in (3, " 2.5", "TRUE", None, "", "many")], number_of("2,5", ",")
-    ([3.0, 2.5, 1.0, nan, nan, nan], 2.5)
+    >>> [number_of(value) for value in (3, " 2.5", "TRUE", None, "", "many")]
+    [3.0, 2.5, 1.0, nan, nan, nan]
     """
     if type(value) is float:
         return value
@@ -200,8 +200,6 @@ def number_of(value: Any, decimal: str = ".") -> float:
     try:
         if isinstance(value, str):
             text = value.strip(SPACES)
-            if decimal != ".":
-                text = text.replace(decimal, ".")
             return float(text) if NUMBER.fullmatch(text) else math.nan
         return _float(value) if isinstance(value, np.floating | Decimal) else float(value)
     except (TypeError, ValueError):

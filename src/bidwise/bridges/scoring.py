@@ -107,7 +107,7 @@ def pair_checksum(file: Path, encoder: Path) -> str:
 
 def _ids(column: Mapping[str, Any]) -> Vocabulary | Numbers:
     if column["kind"] == "numeric":
-        return Numbers(column["edges"], column["decimal"])
+        return Numbers(column["edges"])
     words = column["vocabulary"], column["spelling"]
     if column["kind"] == "categorical":
         return Vocabulary(*words)

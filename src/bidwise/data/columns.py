@@ -100,7 +100,7 @@ def _number_text(text: pl.Series) -> pl.Series:
     return found.scatter(places, number) if len(places) else found
 
 
-def read_numbers(column: pl.Series, decimal: str = ".") -> tuple[Floats, pl.Series]:
+def read_numbers(column: pl.Series) -> tuple[Floats, pl.Series]:
     """Values as float64, NaN if they are missing or no numbers, and which are no numbers."""
     column, dtype = column.alias("value"), column.dtype
     bad = pl.Series([False]).new_from_index(0, len(column))
@@ -111,9 +111,7 @@ def read_numbers(column: pl.Series, decimal: str = ".") -> tuple[Floats, pl.Seri
         if read.null_count() > column.null_count():  # the rest is trimmed, a word, or no number
             places = (read.is_null() & column.is_not_null()).arg_true()
             text = column.gather(places).str.strip_chars()
-            rest = (text if decimal == "." else text.str.replace(decimal, ".", literal=True)).cast(
-                pl.Float64, strict=False
-            )
+            rest = text.cast(pl.Float64, strict=False)
             rest = rest.fill_null(text.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64))
             odd = rest.is_null() & ~text.is_in(MISSING_WORDS)
             read, bad = read.scatter(places, rest), bad.scatter(places, odd)
@@ -151,7 +149,6 @@ class Column:
     reason: str
     spelling: str = "text"  # of categories: "text" as written, "number" if 7, 7.0 and "7.0" are the same
     steps: str = "bins"  # of numbers: "bins" of equally many rows, or one for each of the "values"
-    decimal: str = "."  # of numbers in text
     slots: int = 1  # of bags
 
 
@@ -265,7 +262,6 @@ class Numeric:
     edges: tuple[float, ...]
     low: float = 0.0  # the range of the training rows
     high: float = 0.0
-    decimal: str = "."
     unknown: float = 0.0  # share of the training rows' values that are no numbers
 
     @property
@@ -374,7 +370,7 @@ class Encoder:
         filled, unknown = np.zeros((2, len(self.columns)), dtype=np.int64)
         for number, (at, column) in enumerate(zip(self.spans, self.columns, strict=True)):
             if isinstance(column, Numeric):
-                numbers, bad = read_numbers(rows[column.name], column.decimal)
+                numbers, bad = read_numbers(rows[column.name])
                 ids[:, at.start] = column.ids(numbers)
                 outside = (numbers < column.low) | (numbers > column.high)
                 odd = int(bad.sum() or 0)
@@ -566,7 +562,7 @@ class _Numbers:
         self.sample, self.low, self.high, self.filled, self.bad = list[Floats](), np.inf, -np.inf, 0, 0
 
     def counted(self, values: pl.Series, sample: NDArray[np.bool_] | None) -> tuple[Floats, float, float, int, int]:
-        numbers, odd = read_numbers(values, self.column.decimal)
+        numbers, odd = read_numbers(values)
         known, bad = numbers[~np.isnan(numbers)], int(odd.sum() or 0)
         some = known if sample is None else numbers[sample & ~np.isnan(numbers)]
         return some, known.min(initial=np.inf), known.max(initial=-np.inf), len(known) + bad, bad
@@ -586,7 +582,6 @@ class _Numbers:
             edges_of_values(numbers, min_count) if self.column.steps == "values" else edges(numbers, bins),
             low=self.low if some else np.nan,
             high=self.high if some else np.nan,
-            decimal=self.column.decimal,
             unknown=self.bad / max(self.filled, 1),
         )
 

@@ -57,8 +57,7 @@ class Counts(NamedTuple):
     decimals: int = 0  # of these, not whole
     codes: int = 0  # of these, in text with leading zeros
     hashlike: int = 0  # of these, in text such as 30903e74
-    commas: int = 0  # numbers with a decimal comma
-    thousands: int = 0  # of these, with three digits behind it
+    commas: int = 0  # not among these, with commas: 1,5 and 1,234.5
     times: int = 0  # in text
 
 
@@ -221,7 +220,7 @@ class Facts:
         known = next((column for column in previous.columns if column.name == name), None)
         if known is None:
             return self._column(name, DROPPED, "not in the run before")
-        how = {"decimal": known.decimal} if isinstance(known, Numeric) else {"spelling": known.spelling}
+        how = {} if isinstance(known, Numeric) else {"spelling": known.spelling}
         return self._column(name, known.kind, "as in the run before", **how)
 
     def _feature(self, name: str, named: str | None) -> Column:
@@ -257,24 +256,23 @@ class Facts:
         most, numbers = NUMERIC * seen.entries, seen.numbers
         if dtype.is_temporal() or seen.times >= most:
             return self._column(name, DROPPED, "a date or time; name it as --time to split by it")
-        comma = seen.commas > 0 and seen.commas + numbers >= most
+        commas = numbers < most <= numbers + seen.commas
         if named == "numeric":
-            if 2 * numbers < seen.entries and not comma and dtype != pl.Boolean:  # others are missing
+            if (2 * numbers < seen.entries or commas) and dtype != pl.Boolean:  # others are missing
                 bad = self.sketches[name].total.bad
                 odd = f"{seen.entries - numbers:,} of {seen.entries:,} that are not, such as {bad!r}"
                 raise InputError(f"{self.source.name}: column {name!r} must contain numbers to be numeric, found {odd}")
-            return self._numbers(name, "named as numeric", comma)
-        if comma and seen.commas == seen.thousands:
-            fix = "write them without it, or name the column --numeric if it is a decimal one"
-            why = f"numbers with a comma that may separate thousands, such as 1,234; {fix}"
-            return self._column(name, DROPPED, why)
+            return self._numbers(name, "named as numeric")
+        if commas:
+            fix = "write them without it, or name the column --categorical"
+            return self._column(name, DROPPED, f"numbers with a comma, which may separate thousands; {fix}")
         if dtype == pl.Boolean:
             return category("true or false")
         numbers -= seen.hashlike if 2 * seen.decimals < numbers else 0
-        if not comma and (numbers < most or seen.codes > CODES * seen.entries):
+        if numbers < most or seen.codes > CODES * seen.entries:
             return category("text")
-        if seen.decimals or comma:
-            return self._numbers(name, f"numbers with {'a decimal comma' if comma else 'decimals'}", comma)
+        if seen.decimals:
+            return self._numbers(name, "numbers with decimals")
         if CODE.search(name):
             return category("whole numbers with a name of codes")
         values, (fewest, most_digits) = self.sketches[name].values, self.sketches[name].total.digits
@@ -287,12 +285,12 @@ class Facts:
             return self._numbers(name, f"{values:,} different whole numbers, a bin for each", steps="values")
         return self._numbers(name, f"{values:,} different whole numbers")
 
-    def _numbers(self, name: str, reason: str, comma: bool = False, **more: Any) -> Column:
+    def _numbers(self, name: str, reason: str, **more: Any) -> Column:
         """A column of numbers; the reason names the cells that are not."""
         seen, bad = self.sketches[name].total.counts, self.sketches[name].total.bad
-        if (count := seen.entries - seen.numbers - seen.commas) and bad:
+        if count := seen.entries - seen.numbers:
             reason += f"; {count:,} {'value is' if count == 1 else 'values are'} no number and missing, such as {bad!r}"
-        return self._column(name, "numeric", reason, decimal="," if comma else ".", **more)
+        return self._column(name, "numeric", reason, **more)
 
 
 def _lists(dtype: pl.DataType) -> bool:
@@ -327,8 +325,7 @@ def _described(values: pl.Series, count: NDArray[np.int64], counts: Counts) -> S
         if some.str.contains(TIME).any():
             found["times"] = like(TIME)
         if some.str.contains(",", literal=True).any():
-            found["commas"] = like(r"^[+-]?[0-9]*,[0-9]+$")
-            found["thousands"] = like(r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$")
+            found["commas"] = like(r"^[+-]?(?:[0-9]+,)+[0-9]+(?:\.[0-9]*)?$")
         if read.any():
             some, times = values.filter(read), count[read]
             found["codes"] = like("^[+-]?0[0-9]", some, times)
