@@ -111,7 +111,7 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid"]
     [
         ({}, ["--auction", "acution"], "has no column 'acution'; did you mean 'auction'?"),
         ({"bid": [-1.0] + [1.0] * 2399}, REAL, "ads.parquet, row 0 (rows count from 0): column 'bid': found -1"),
-        ({"click": [0, 3] * 1200}, REAL, "column 'click': found 3, and 1,199 more rows like it; a click must be"),
+        ({"click": [0, 3] * 1200}, REAL, "column 'click': found 3; a click must be"),
         ({"model_b": [0.5, None] * 1200}, REAL, "row 1 (rows count from 0): column 'model_b': found no value"),
         ({"model_b": [0.5, 1.01] * 1200}, REAL, "a CTR must be in [0, 1]; per cent? divide by 100"),
         ({"slot": [9] * 2400}, [*REAL, "--position", "slot"], "column 'slot': found 9"),

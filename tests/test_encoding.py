@@ -112,9 +112,9 @@ def test_ids_are_below_what_the_fields_tell():
 
 def test_missing_columns_are_all_named():
     encoder = Encoder((Categorical("site", ["a"]), Numeric("age", (1.0,))))
-    with pytest.raises(bidwise.InputError, match=r"table has no column 'site', 'age'; the model needs them"):
+    with pytest.raises(bidwise.InputError, match=r"table has no column 'site', 'age'; it has 'other'"):
         encoder.encode(pl.DataFrame({"other": [1]}))
-    with pytest.raises(bidwise.InputError, match=r"new.csv has no column 'site'; is it 'sites' now\?"):
+    with pytest.raises(bidwise.InputError, match=r"new.csv has no column 'site'; did you mean 'sites'\?"):
         encoder.check(["sites", "age"], "new.csv")
 
 

@@ -150,9 +150,9 @@ def test_a_loaded_model_predicts_any_kind_of_table(run, expected, tmp_path):
 
 def test_a_loaded_model_says_which_columns_are_missing_and_reads_no_others(run, expected):
     model, table = bidwise.load(run), unseen()
-    with pytest.raises(bidwise.InputError, match="table has no column 'site', 'age'; is it 'sites' now"):
+    with pytest.raises(bidwise.InputError, match="table has no column 'site', 'age'; did you mean 'sites'"):
         model.predict(table.rename({"site": "sites", "age": "years"}))
-    with pytest.raises(bidwise.InputError, match="table has no column 'age'; the model needs it"):
+    with pytest.raises(bidwise.InputError, match="table has no column 'age'; it has"):
         model.predict(table.select("site", "zone_id", "version", "mobile", "depth").to_dict(as_series=False))
     odd, gone = ({**table.head(2).to_dict(as_series=False), "age": ["1", age]} for age in ("x", None))
     np.testing.assert_array_equal(model.predict(odd), model.predict(gone))
@@ -266,7 +266,7 @@ def test_an_export_that_scores_otherwise_is_not_written(run, file, tmp_path, mon
 def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
     scorer, columns = scoring.Scorer(file), unseen(3).to_dict(as_series=False)
     for changed, words in (
-        ({"sites": columns["site"]}, "has no column 'site'.*is it 'sites' now"),
+        ({"sites": columns["site"]}, "has no column 'site'.*did you mean 'sites'"),
         ({**columns, "age": [1.0]}, "columns must be of one length, found site: 3"),
         ({**columns, "site": [b"a", b"b", b"c"]}, "column 'site': values must be text, numbers or booleans"),
         ({**columns, "site": np.array(["2026-01-01"] * 3, "datetime64[D]")}, "column 'site': must be a list or an arr"),

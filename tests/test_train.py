@@ -452,7 +452,7 @@ BAD = {
     "click and bid the same": ({"bid": "click"}, {}, r"bid must be a column of its own"),
     "feature with a role": ({"numeric": ["bid"]}, {}, r"found .bid., which is also of bid"),
     "clicks that are none": ({}, {"click": 2}, r"row 0 .*found 2; a click must be 0 or 1"),
-    "all clicked": ({}, {"click": 1}, r"column 'click' must have 0 and 1, found that all of the ads were clicked"),
+    "all clicked": ({}, {"click": 1}, r"clicks and other ads in its training rows, found that all of the"),
     "no bid": ({}, {"bid": 0.0}, r"row 0 .*column 'bid': found 0; a bid must be above 0"),
     "NaN bid": ({}, {"bid": float("nan")}, r"row 0 .*column 'bid': found "),
     "one auction": ({"auction": "auction"}, {"auction": 7}, r"must have at least 20 auctions .*, found one: their"),

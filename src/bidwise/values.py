@@ -126,13 +126,15 @@ class Combinations:
         return np.where(self.known[at] == keys, FIRST + self.places[at], RARE).astype(np.int32)
 
 
-def check_names(needed: Iterable[str], columns: Iterable[str], table: str) -> None:
-    """Raise unless all columns that a model needs are there; an error names every one that is not."""
+def check_columns(wanted: Iterable[str], columns: Iterable[str], table: str) -> None:
+    """Raise unless a table has all columns; an error names every one that is missing, and suggests the nearest."""
     there = list(map(str, columns))
-    missing = [name for name in needed if name not in there]
+    missing = [name for name in wanted if name not in there]
     if missing:
         near = get_close_matches(missing[0], there, n=1)
-        hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
+        if any(name.replace(".", "", 1).isdigit() for name in there):
+            hint += "; is the first line no line of names? Use --no-header"
         raise InputError(f"{table} has no column {', '.join(map(repr, missing))}; {hint}")
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 from bidwise.json_files import read_object
-from bidwise.values import SLOTS, Bag, Combinations, Numbers, Vocabulary, check_names
+from bidwise.values import SLOTS, Bag, Combinations, Numbers, Vocabulary, check_columns
 
 FORMAT = "bidwise scorer"
 VERSION = 4
@@ -59,7 +59,7 @@ class Scorer:
 
     def encode(self, columns: Mapping[str, Any]) -> NDArray[np.int64]:
         """Ids of ads, ``(ads, columns)``."""
-        check_names(self.columns, columns, "the mapping")
+        check_columns(self.columns, columns, "the mapping")
         ids: list[list[int]] = []
         lengths, starts = {}, []
         for name, column in self.columns.items():

@@ -31,7 +31,7 @@ from bidwise.values import (
     Combinations,
     Floats,
     Vocabulary,
-    check_names,
+    check_columns,
 )
 
 _FORMAT = "bidwise encoder"
@@ -361,7 +361,7 @@ class Encoder:
 
     def check(self, columns: Sequence[str], table: str = "table") -> None:
         """Raise unless all columns are there."""
-        check_names(self.names, columns, table)
+        check_columns(self.names, columns, table)
 
     def encode(self, rows: pl.DataFrame) -> Encoded:
         """Ids of rows; no value is an error."""

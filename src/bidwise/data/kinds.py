@@ -25,9 +25,9 @@ from bidwise.data.columns import (
     spelled,
     value_counts,
 )
-from bidwise.data.table_files import Source, check_columns
+from bidwise.data.table_files import Source
 from bidwise.errors import InputError
-from bidwise.values import MISSING_WORDS, SLOTS
+from bidwise.values import MISSING_WORDS, SLOTS, check_columns
 
 _KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
 FEW, ROWS_EACH = 1000, 20  # most different whole numbers with a bin each, and rows for each of them

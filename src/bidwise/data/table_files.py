@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatch
 from glob import glob
 from pathlib import Path
@@ -29,6 +28,7 @@ import polars.selectors as cs
 
 from bidwise.errors import InputError
 from bidwise.urls import WEB, scheme_of, shown, url_of
+from bidwise.values import check_columns
 
 Table = Any  # a path, a URL, a Source, a polars or pandas frame, a LazyFrame, or a mapping of columns
 
@@ -537,18 +537,6 @@ def check_readable(
     """Raise unless a table on disk can be opened and has these columns; URLs are read later."""
     if scheme_of(table) is None:
         check_columns(columns, open_table(table, separator=separator, header=header).columns, table)
-
-
-def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> None:
-    """Raise unless all columns are there; suggests the nearest."""
-    for column in wanted:
-        if column in there:
-            continue
-        near = get_close_matches(column, map(str, there), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
-        if any(str(name).replace(".", "", 1).isdigit() for name in there):
-            hint += "; is the first line no line of names? Use --no-header"
-        raise InputError(f"{table} has no column {column!r}; {hint}")
 
 
 def check_once(columns: Sequence[str], table: str) -> None:

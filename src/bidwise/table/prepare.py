@@ -23,7 +23,7 @@ from bidwise.data.columns import Column, Encoder, Learner, least_count
 from bidwise.data.kinds import Facts, Seen
 from bidwise.data.splits import UNFINISHED, Split, auction_size, shown_times, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
-from bidwise.data.table_files import Block, Source, Table, check_columns, open_table
+from bidwise.data.table_files import Block, Source, Table, open_table
 from bidwise.json_files import from_json, to_json
 from bidwise.run_folder import to_toml, whole_file, write_text
 from bidwise.table.config import AUTO, FEATURES, Config, Data, nested, open_run
@@ -32,6 +32,7 @@ from bidwise.table.leaks import Leaks, copies, find_leaks, row_hashes
 from bidwise.table.plan import combines
 from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
+from bidwise.values import check_columns
 from bidwise.workers import Progress, ahead, cores
 
 ROLES = ("click", "bid", "teacher", "truth", "weight", "position")  # columns of numbers
@@ -199,8 +200,6 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     if previous is not None and fingerprint == previous.facts.fingerprint:
         raise InputError(f"must have new rows, found in {name} the rows of the run to continue", argument="table")
     columns = _decided(facts, data, previous)
-    if (share := _one_kind(rows["click"])) is not None:
-        raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
     show("reading", 0.3, "splitting")
     parts = rows.split(config.train.seed, name)
     sizes = {part: len(each.rows) for part, each in parts.items()}
@@ -382,21 +381,15 @@ def _widen(store: StoreWriter, encoder: Encoder) -> None:
             features[some] = encoder.crossed(ids)
 
 
-def _one_kind(clicks: NDArray[Any]) -> str | None:
-    """``all`` or ``none`` if ads are clicked alike."""
-    total = int(clicks.sum(dtype=np.int64))
-    return None if 0 < total < len(clicks) else "all" if total else "none"
-
-
 def _check_parts(config: Config, parts: dict[str, Split], clicks: NDArray[Any], size: int | None, name: str) -> None:
     """Raise unless there is something to learn from and to choose by."""
     for part, words in (("train", "training"), ("valid", "validation")):
         rows = parts[part].rows
-        if (share := _one_kind(clicks[rows])) is not None:
+        if not 0 < (clicked := int(clicks[rows].sum(dtype=np.int64))) < len(rows):
             raise InputError(
-                f"{name} must have clicks and other ads in its {words} rows, found that {share} of the "
-                f"{len(rows):,} were clicked; look at the column of clicks, and with --time at the newest rows, or "
-                "take more of them"
+                f"{name} must have clicks and other ads in its {words} rows, found that {'all' if clicked else 'none'} "
+                f"of the {len(rows):,} were clicked; look at the column of clicks, and with --time at the newest rows, "
+                "or take more of them"
             )
     valid = parts["valid"]
     auctions = len(valid.rows) // (size or 1) if valid.offsets is None else len(valid.offsets) - 1
