@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from helpers import equal
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -55,10 +56,6 @@ def train(model, optimizer, batches, l2=0.0):
         objective(model, ids, labels, l2).backward()
         optimizer.step()
     return model
-
-
-def equal(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def assert_near(left, right):
@@ -242,21 +239,6 @@ def made_in_a_step(updates, l2):
 def test_a_lazy_step_makes_nothing_of_the_size_of_a_table(l2):
     assert made_in_a_step("lazy", l2) == []
     assert made_in_a_step("dense", l2) != []  # the recorder sees it where it is
-
-
-@pytest.mark.parametrize("model", [deepfm, lambda: DCN(CARDINALITIES, hidden=(4,))])
-def test_gradients_have_the_rows_of_the_batch_alone(model):
-    model = model()
-    optimizer = Adam(model, lr=RATE)
-    optimizer.zero_grad()
-    tables = optimizer.tables
-    ids, labels = batch(0, ads=7)
-    objective(model, ids, labels).backward()
-    assert sum(len(table.starts) for table in tables) == 3
-    for table in tables:
-        gradient = table.weight.grad
-        assert gradient.is_sparse
-        assert gradient._values().shape == (7 * len(table.starts), table.weight.shape[1])
 
 
 def test_making_an_optimizer_does_not_change_the_model():

@@ -20,7 +20,7 @@ from bidwise.cli.train_command import TrainOptions
 from bidwise.models import MODELS
 from bidwise.table import config
 
-WRITTEN = ["environment.json", "report.html", "result.json", "verdict.txt"]
+WRITTEN = ["environment.json", "report.html", "result.json"]
 
 
 def table_of(auctions=400, size=6, seed=0):

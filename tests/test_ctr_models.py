@@ -6,6 +6,7 @@ from itertools import combinations
 
 import pytest
 import torch
+from helpers import equal, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -41,10 +42,6 @@ def test_products_of_hidden_layers_work_under_autocast():
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=2e-2, atol=2e-2)
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def draw(*shape, seed=0):
     return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
 
@@ -69,10 +66,6 @@ def stirred(model, size=0.5):
             if isinstance(part, nn.BatchNorm1d):
                 part.running_var.abs_().add_(0.1)
     return model
-
-
-def equal(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 # loops over lists
@@ -297,9 +290,6 @@ def test_widths_of_vectors_are_6_fourth_roots_rounded_down():
     assert [embedding_width(values) for values in range(1, 17)] == [6] * 15 + [12]
 
 
-# interactions
-
-
 # perceptrons
 
 
@@ -384,27 +374,6 @@ def test_dropout_is_the_same_in_any_precision():
         assert torch.equal(ones()(inputs.double()) > 0, expected)
     finally:
         torch.set_default_dtype(default)
-
-
-def batch_means(columns):
-    means = [math.fsum(column) / len(column) for column in columns]
-    squares = [math.fsum((x - m) ** 2 for x in column) for column, m in zip(columns, means, strict=True)]
-    return means, squares
-
-
-def test_batch_norm_in_training_is_by_the_batch():
-    model = stirred(Perceptron(3, (4,), batch_norm=True, seed=0, random=seeded()))
-    inputs, before = draw(6, 3, seed=50), lists(model)
-    found = model(inputs)
-    hidden = [affine(x, before["weights.0"], [0.0] * 4) for x in inputs.tolist()]
-    means, squares = batch_means(columns_of(hidden))
-    scale, shift = before["norms.0.weight"], before["norms.0.bias"]
-    expected = [rectified(normed(x, means, [s / 6 for s in squares], scale, shift)) for x in hidden]
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
-    after = lists(model)  # a tenth of the way to the batch, whose variance is that of n - 1
-    for name, batch in (("running_mean", means), ("running_var", [s / 5 for s in squares])):
-        old = before[f"norms.0.{name}"]
-        assert after[f"norms.0.{name}"] == pytest.approx([0.9 * a + 0.1 * b for a, b in zip(old, batch, strict=True)])
 
 
 def test_a_batch_of_one_ad_is_normed_by_what_was_seen_before():

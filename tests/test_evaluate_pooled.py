@@ -30,7 +30,7 @@ RULES = [
 
 
 def logged(ads=3_000, seed=0, **options):
-    """Ads in no auctions, with an advertiser, a device, a day, a propensity and a weight."""
+    """Ads in no auctions, with an advertiser, a device, a day and a weight."""
     table = ads_of(ads, size=1, seed=seed, **options)
     del table["auction"]
     random = np.random.default_rng(seed + 1)
@@ -38,7 +38,6 @@ def logged(ads=3_000, seed=0, **options):
         "advertiser": random.integers(0, 80, ads),
         "device": random.choice(["phone", "tablet", "desk"], p=[0.6, 0.1, 0.3], size=ads),
         "day": random.integers(0, 4, ads),
-        "p": random.uniform(0.05, 1, ads),
         "w": random.exponential(size=ads) + 0.1,
     }
 
@@ -193,7 +192,6 @@ def test_the_auc_of_real_auctions_varies_by_auction():
         {"cluster": "advertiser"},
         {"cluster": "advertiser", "pool_by": "day", "by": ["device", "day"]},
         {"by": "advertiser"},
-        {"propensity": "p"},
     ],
     ids=str,
 )
@@ -412,35 +410,6 @@ def test_concentrated_welfare_of_real_auctions():
     assert "1 auction brings 100 % of the welfare of rough" in str(found)
 
 
-# exploration logs
-
-
-def test_clicks_of_exploration_count_as_often_as_they_were_unlikely():
-    table = logged()
-    found = drawn(table, propensity="p")
-    worth = table["click"] / table["p"]
-    for model, numbers in found.models.items():
-        expected = bidwise.pooled_welfare(table[model], worth, table["bid"], 16)
-        assert numbers.welfare == pytest.approx(expected)
-        assert numbers.auc == drawn(table).models[model].auc
-    counts = worth[worth > 0]
-    assert found.exploration.clipped == 0
-    assert found.exploration.effective_clicks == pytest.approx(counts.sum() ** 2 / (counts**2).sum())
-    assert "A click counts 1 / p times; together they are worth" in " ".join(notes(found))
-
-
-def test_tiny_propensities_are_clipped_and_that_is_said():
-    table = logged(2_500)
-    clicked = np.flatnonzero(table["click"])
-    p = table["p"].copy()
-    p[clicked[:5]] = 1e-6
-    found = drawn(table | {"p": p}, propensity="p")
-    worth = table["click"] / np.maximum(p, 1 / 50)
-    assert found.models["fine"].welfare == pytest.approx(bidwise.pooled_welfare(table["fine"], worth, table["bid"], 16))
-    assert (found.exploration.clipped, found.exploration.most) == (5, pytest.approx(50))
-    assert "5 clicks would have counted more than 50 times, the most allowed." in " ".join(notes(found))
-
-
 # what may be said
 
 
@@ -529,7 +498,6 @@ def test_what_has_no_answer_is_refused(options, message):
         {"cluster": "advertiser"},
         {"by": ["device", "day"]},
         {"calibrate": "platt"},
-        {"propensity": "p", "truth": None},
         {"truth": "truth", "ctr": ["rough", "fine", "truth"]},
         {"ctr": "rough"},
     ],
@@ -561,8 +529,3 @@ def test_light_pools_are_left_out_too():
     found = drawn(table | {"w": weight}, pool_by="advertiser", weight="w", auction_size=8)
     assert found.pools == 79
     assert found.ads_left_out == (table["advertiser"] == 3).sum()
-
-
-def test_propensities_need_clicks():
-    with pytest.raises(InputError, match="propensity needs clicks: with truth welfare does not go by them"):
-        drawn(logged() | {"p": np.ones(len(logged()["bid"]))}, truth="truth", propensity="p")

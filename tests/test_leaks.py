@@ -101,7 +101,7 @@ def test_the_command_names_the_option(tmp_path, monkeypatch, capsys):
     assert "--keep must name 'dwell'" in capsys.readouterr().err
     app([*words[1:], str(tmp_path / "kept"), "--keep", "dwell"], exit_on_error=False, result_action="return_value")
     said = capsys.readouterr().out
-    before, after = said.split("Training: log_loss")
+    before, after = said.split("Training: logistic regression")
     for text in (before + after.partition("\n\n")[0], after.partition("\n\n")[2].partition("AUC is")[0]):
         assert "Column 'dwell' by itself predicts the clicks with an AUC of" in text
 
@@ -126,7 +126,7 @@ def test_a_tiny_table_with_a_perfect_auc_is_doubted(tmp_path):
     found = train(table, out=tmp_path, **ROLES, **QUICK | {"epochs": 20, "learning_rate": 0.1}, keep=["site"])
     assert found.evaluation.models["log_loss"].auc == 1
     said = " ".join(text for _, text in verdict(found))
-    assert "log_loss has an AUC of 1.0000, which is too good to be true" in said
+    assert "regression has an AUC of 1, which is too good to be true" in said
     assert re.search(r"Only \d clicks? in 6 ads: too few to judge a model", said)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "too good to be true" in page

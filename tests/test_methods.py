@@ -109,13 +109,6 @@ def truth(case, member, sigma, dtype=torch.float64):
 # The same numbers
 
 
-@every_member
-@pytest.mark.parametrize("case", ["n=700", "ragged", "ties", "heavy", "leading"])
-def test_direct_equals_plain_torch(member, case):
-    ads, direct, scale = truth(case, member, 1.0)
-    assert max(errors(direct, plain(ads, member, 1.0), scale)) < 1e-11
-
-
 @pytest.mark.parametrize(
     ("case", "sigma"), [*((case, 1.0) for case in CASES), *product(["ragged", "heavy"], [0.1, 3.0, 30.0])]
 )

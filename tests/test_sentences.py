@@ -19,10 +19,9 @@ import bidwise
 from bidwise.data.columns import Column
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.build import PAGES, runs_page
-from bidwise.report.loss_styles import LOSSES
 from bidwise.report.sections import Run
 from bidwise.report.train_page import described, summary
-from bidwise.report.train_sentences import doubts, notes
+from bidwise.report.train_sentences import ABOUT, doubts, notes
 from bidwise.study.compare import Candidate, Choice, Power
 from bidwise.study.search import Attempt, Search
 from bidwise.table import train
@@ -102,6 +101,7 @@ def evaluations():
     yield of({name: np.repeat(column, 2) for name, column in table.items()})
     yield of(pool | {name: np.repeat(pool[name][:4500], 2) for name in pool}, auction_size=8)
     yield of(table | {"truth": table["click"]}, truth="truth")
+    yield of(table | {"w": np.where(table["click"], 1, 10)}, weight="w")
     yield of(table | {"fine": 0.1 + 0.8 * table["click"]})
     yield of(table | {"fine": 1 / (1 + np.exp(-table["truth"]))})
     yield of(table | {"fine": table["fine"] / 5, "rough": table["rough"].round(1)})
@@ -118,10 +118,9 @@ def evaluations():
     yield of({name: column[:40] for name, column in pool.items()})
     yield of({name: column[:60] for name, column in pool.items()}, auction_size=6)
     yield of(pool | {"fine": pool["rough"] / 2}, auction_size=6)
-    days = {"day": np.where(np.arange(9000) < 5, 7, np.arange(9000) % 4), "p": np.random.default_rng(0).random(9000)}
+    days = {"day": np.where(np.arange(9000) < 5, 7, np.arange(9000) % 4)}
     yield of(pool | days, auction_size=6, pool_by="day")
     yield of(pool | {"day": np.arange(9000) % 40}, auction_size=6, pool_by="day")
-    yield of(pool | days | {"p": days["p"] ** 8 + 1e-9}, auction_size=6, propensity="p")
     yield of(
         {**table, **{f"model {k}": table["fine"] ** (1 + k / 9) for k in range(9)}},
         ctr=[f"model {k}" for k in range(9)],
@@ -151,7 +150,7 @@ def trainings(folder):
     yield replace(result, evaluation=clean, fits={"log_loss": replace(fit, slope=1.0, intercept=0.0)})
     useless = {"log_loss": replace(chosen, normalised_entropy=1.2, auc=math.nan)}
     yield replace(result, evaluation=replace(alone, models=result.evaluation.models | useless))
-    yield replace(result, fits=dict.fromkeys([*LOSSES, "mine"], fit))
+    yield replace(result, fits=dict.fromkeys([*ABOUT, "mine"], fit))
     many = replace(fit, recipe=replace(fit.recipe, members=3, schedule="constant", epochs=fit.best.epoch))
     yield replace(result, fits={"log_loss": many}, refit=None)
     attempts = tuple(Attempt(at, fit.recipe, epochs, 0.4) for at, epochs in ((1, 0.5), (2, 0.5), (3, 0.5), (1, 2.0)))

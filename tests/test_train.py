@@ -20,7 +20,7 @@ from bidwise.report.train_page import described, summary
 from bidwise.report.train_sentences import notes, untrained, verdict
 from bidwise.run_folder import read_result, to_toml
 from bidwise.study import compare, search
-from bidwise.study.compare import CONTESTANTS
+from bidwise.study.compare import CONTESTANTS, Power
 from bidwise.table import predict, train
 from bidwise.table.config import nested, resolved
 from bidwise.table.plan import candidates
@@ -92,7 +92,6 @@ def test_a_run_folder_has_all_its_files(run):
     names = {path.name for path in run.folder.iterdir()}
     files = {"config.toml", "encoder.json", "model.pt", "model.json", "test.parquet", "result.json", "report.html"}
     files |= {
-        "verdict.txt",
         "optimizer.pt",
         "metrics.jsonl",
         "environment.json",
@@ -292,7 +291,7 @@ def test_auto_keeps_log_loss_where_there_is_nothing_to_gain(auto):
     """A few validation auctions: no recipe can be better beyond doubt."""
     assert auto.result.chosen == "log_loss"
     said = [line.text for line in verdict(auto.result)]
-    assert any(text.startswith("log_loss was kept: ") for text in said)
+    assert any(text.startswith("logistic regression was kept: ") for text in said)
 
 
 def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
@@ -304,6 +303,8 @@ def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
     assert said.startswith("No other recipe was trained: ")
     assert said in (undecided.folder / "report.html").read_text()
     assert summary(result).endswith(f"Note: {said}")
+    (said,) = untrained(replace(result, power=Power(0.01, None, 1_000)))
+    assert said == "No other recipe was trained: a solved regression is best here, and other recipes are of networks."
 
 
 def test_without_a_search_there_is_no_runner_up_and_all_recipes_are_compared(table, tmp_path):

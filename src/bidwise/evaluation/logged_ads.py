@@ -25,7 +25,7 @@ class LoggedAds:
 
     Attributes:
         label: clicks, or clicks / exposure.
-        worth: the basis of welfare and revenue: the label, the label / propensity or the true CTR.
+        worth: the basis of welfare and revenue: the label or the true CTR.
         auctions: that the ads were logged in, without a size; otherwise each ad is a unit.
     """
 
@@ -39,7 +39,6 @@ class LoggedAds:
         *,
         truth: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
-        propensity: ArrayLike | None = None,
         weights: ArrayLike | None = None,
         pools: ArrayLike | None = None,
         clusters: ArrayLike | None = None,
@@ -47,13 +46,15 @@ class LoggedAds:
         bid = ad_numbers("bids", bids, like=like)
         label = clicked_ads(ad_numbers("clicks", clicks, like=like)).double()
         if exposure is not None:
-            label /= _share("exposure", ad_numbers("exposure", exposure, like=like))
+            share = ad_numbers("exposure", exposure, like=like)
+            check_between("exposure", share, 0, 1)
+            if not bool(share.all()):
+                raise InputError(f"must be above 0, found 0 at [{int(share.argmin())}]", argument="exposure")
+            label /= share
         worth, self.truth_known = label, truth is not None
         if truth is not None:
             worth = ad_numbers("truth", truth, like=like)
             check_between("truth", worth, 0, 1)
-        elif propensity is not None:
-            worth = label / _share("propensity", ad_numbers("propensity", propensity, like=like))
         self.weights: Floats | None = None
         if weights is not None:
             weight = ad_numbers("weights", weights, like=like)
@@ -99,17 +100,14 @@ class LoggedAds:
 
     def by_bid(self, ctr: Floats) -> tuple[Bin, ...]:
         """Predictions and labels along the bids."""
-        order = self._rising_bids
-        weights = None if self.weights is None else self.weights[order]
-        return curve(self.bids[order], ctr[order], self.label[order], weights, BID_BINS)
+        order, bids, label, weights = self._by_bid
+        return curve(bids, ctr[order], label, weights, BID_BINS)
 
     @cached_property
-    def _rising_bids(self) -> NDArray[np.intp]:
-        return np.argsort(self.bids)
+    def _by_bid(self) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
+        return self.in_order_of(self.bids)
 
-
-def _share(argument: str, numbers: Tensor) -> Tensor:
-    check_between(argument, numbers, 0, 1)
-    if not bool(numbers.all()):
-        raise InputError(f"must be above 0, found 0 at [{int(numbers.argmin())}]", argument=argument)
-    return numbers
+    def in_order_of(self, key: Floats) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
+        """The ads in the order of a column: their rows, the column, labels and weights."""
+        order = np.argsort(key)
+        return order, key[order], self.label[order], None if self.weights is None else self.weights[order]

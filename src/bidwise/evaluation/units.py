@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bidwise.evaluation.intervals import Interval, level_interval
 from bidwise.values import Floats
 
 HANDFUL = 10  # parts of the welfare that are searched for the few that make up most of it
@@ -68,6 +69,10 @@ class Units:
         weight = self.weight_of(metric)
         total = self.count if weight is None else float(weight.sum())
         return float(self.sum(metric).sum()) / total if total > 0 else math.nan
+
+    def level(self, metric: str) -> Interval:
+        """The mean with its interval."""
+        return level_interval(self.sum(metric), self.weight_of(metric), bounded=metric == "auc")
 
     def sum(self, metric: str) -> Floats:
         """The contribution of each unit, times its weight."""

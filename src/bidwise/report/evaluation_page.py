@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from bidwise.evaluation.bins import Bin
@@ -157,15 +156,9 @@ def _calibration(evaluation: Evaluation, key: str) -> Section:
 Lines = Mapping[str, Sequence[Bin]]
 
 
-def _span(numbers: Sequence[float]) -> tuple[float, float]:
-    """The smallest and the largest positive number, for figures that share a scale."""
-    positive = [x for x in numbers if x > 0]
-    return min(positive, default=1.0), max(positive, default=1.0)
-
-
 def _calibration_curves(title: str, lines: Lines, style: Mapping[str, Look], rates: Sequence[float]) -> Panel:
     """Observed against predicted CTR per bin, on the diagonal if a model is right."""
-    least, most = _span(rates)
+    least, most = min((x for x in rates if x > 0), default=1.0), max(rates)
     wide = most > 20 * least and any(part.observed > 0 for line in lines.values() for part in line)
     ends = (least / 1.4, most * 1.4) if wide else (0.0, most * 1.06)
 
@@ -175,46 +168,39 @@ def _calibration_curves(title: str, lines: Lines, style: Mapping[str, Look], rat
             x, y = ([max(getattr(part, of), ends[0]) for part in line] for of in ("predicted", "observed"))
             _draw(axes, x, y, style[model])
         for axis, name in ((axes.xaxis, "predicted CTR"), (axes.yaxis, "observed CTR")):
-            _scaled(axis, ends, wide, lambda x, _: f"{100 * x:.4g} %")
             axis.set_label_text(name + (" (log scale)" if wide else ""))
+        if wide:
+            axes.loglog()
+        for axis in (axes.xaxis, axes.yaxis):
+            subs = (1.0, 2.0, 5.0) if ends[1] < 300 * ends[0] else (1.0,)
+            axis.set_major_locator(LogLocator(subs=subs) if wide else ticks(6))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.4g} %"))
+        axes.set(xlim=ends, ylim=ends)
 
     return Panel(title, f"{title}: {', '.join(lines)}", 3.9, paint)
 
 
 def _ratios_by_bid(title: str, lines: Lines, style: Mapping[str, Look], ratios: Sequence[float]) -> Panel:
     """Predicted / observed CTR along the bids: above 1 if a model overrates."""
-    least, most = _span(ratios)
-    wide, room = most > 4 * least, max(0.12 * (most - least), 0.02)
-    ends = (least / 1.3, most * 1.3) if wide else (least - room, most + room)
+    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
+    room = max(0.12 * (max(finite) - min(finite)), 0.02)
 
     def paint(axes: Axes) -> None:
         axes.axhline(1, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
         for model, line in lines.items():
             _draw(axes, range(1, len(line) + 1), [part.ratio for part in line], style[model])
-        _scaled(axes.yaxis, ends, wide, lambda x, _: f"{x:.4g}")
         axes.set_xlim(0.5, max(map(len, lines.values()), default=1) + 0.5)
+        axes.set_ylim(min(finite) - room, max(finite) + room)
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-        axes.set_xlabel("tenth of the ads by bid (1 = lowest bids)")
-        axes.set_ylabel("predicted / observed clicks")
+        axes.yaxis.set_major_locator(ticks(6))
+        axes.set(xlabel="tenth of the ads by bid (1 = lowest bids)", ylabel="predicted / observed clicks")
 
     return Panel(title, f"{title}: {', '.join(lines)}", 3.9, paint)
 
 
 def _draw(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
     axes.plot(x, y, color=look.colour, marker=look.marker, linestyle=look.dash, alpha=0.9)
-
-
-def _scaled(axis: Axis, ends: tuple[float, float], wide: bool, words: Callable[[float, int], str]) -> None:
-    """An axis from end to end, with a log scale if it is wide."""
-    across = axis is axis.axes.xaxis
-    if wide:
-        (axis.axes.set_xscale if across else axis.axes.set_yscale)("log")
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ends[1] < 300 * ends[0] else (1.0,)))
-        axis.set_minor_locator(NullLocator())
-    else:
-        axis.set_major_locator(ticks(6))
-    axis.set_major_formatter(FuncFormatter(words))
-    (axis.axes.set_xlim if across else axis.axes.set_ylim)(*ends)
 
 
 def comparisons_section(evaluation: Evaluation) -> Section:

@@ -17,8 +17,8 @@ from bidwise.evaluation.intervals import digits_of
 from bidwise.evaluation.metrics import ModelMetrics, Reference
 from bidwise.evaluation.result import AT_RANDOM, BEST, BY_BID, DETECTED, Evaluation, Segment
 from bidwise.evaluation.units import Kind
-from bidwise.report.formatting import counted, number
-from bidwise.report.sections import Cell, Measure, Table, TableRow, by_column, measure_columns, outcome_cell
+from bidwise.report.formatting import counted, decimals, number
+from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
 
 FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
@@ -33,7 +33,7 @@ WITH_INTERVALS = {  # metric -> heading and meaning; each model has an interval
     "auc": ("AUC", "Probability that a clicked ad is predicted above an unclicked one."),
     "log_loss": ("Log loss", "Mean −log of the probability given to the outcome; lower is better."),
 }
-SHORT: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
+SHORT: dict[str, tuple[str, str, int]] = {  # metric -> heading, meaning, decimals
     "normalised_entropy": (
         "Norm. entropy",
         "Log loss / log loss of always predicting the mean CTR; below 1 beats it.",
@@ -41,7 +41,7 @@ SHORT: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: fiv
     ),
     "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; above 1 overestimates.", 3),
 }
-MORE: dict[str, Measure] = {
+MORE: dict[str, tuple[str, str, int | None]] = {  # without decimals: five digits of the largest
     "surplus": ("Surplus", "Welfare − revenue: the advertisers' part, mean per auction.", None),
     "winners_predicted_over_observed": (
         "Winners’ pred./obs.",
@@ -93,7 +93,7 @@ def models_table(evaluation: Evaluation) -> Table:
         levels = {metric: interval.text(places.get(metric)) for metric, interval in row.intervals.items()}
         cells = [Cell(levels.get(metric, NONE)) for metric in WITH_INTERVALS]
         cells.insert(1, _against(evaluation, name))
-        cells += [Cell(number(getattr(row, key, None), digits or 0)) for key, (_, _, digits) in SHORT.items()]
+        cells += [Cell(number(getattr(row, key, None), digits)) for key, (_, _, digits) in SHORT.items()]
         shown = name if name in models else f"({name})"
         lines.append(TableRow(shown, cells, tags=tags.get(name, ()), best=name == evaluation.best))
     return Table("Models", "Model", headings, lines, explained=True)
@@ -109,8 +109,14 @@ def _against(evaluation: Evaluation, name: str) -> Cell:
 
 def more_table(evaluation: Evaluation) -> Table:
     """Further metrics of the models."""
-    models = evaluation.models
-    return by_column("More about the models", "Model", measure_columns(MORE, models.values()), models)
+    shown, rows = {}, evaluation.models
+    for key, (heading, meaning, digits) in MORE.items():
+        values = [getattr(each, key) for each in rows.values()]
+        if any(x is not None and math.isfinite(x) for x in values):
+            places = decimals(values, 5) if digits is None else digits
+            shown[heading, meaning] = [Cell(number(x, places)) for x in values]
+    lines = [TableRow(name, [cells[at] for cells in shown.values()]) for at, name in enumerate(rows)]
+    return Table("More about the models", "Model", list(shown), lines, explained=True)
 
 
 def auctions_of(evaluation: Evaluation) -> str:
@@ -193,31 +199,31 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
         yield _doubt(doubt, evaluation)
 
 
+DOUBTS = {
+    "few_clicks": "Only {clicks} in {ads}: too few to judge a model; see the intervals.",
+    "copies": "{rows} equal an earlier one of {where} in bid, click and predictions: were they logged twice?",
+    "sampled": "Ads without a click weigh {value} times as much: auctions lack rivals, so welfare is a rough guide.",
+    "truth_is_click": "The true CTR equals the clicks: is it a probability?",
+    "too_good": "{model} has an AUC of {value}, which is too good to be true: did it see these clicks?",
+    "constant": "{model} predicts {value} for every ad: bids decide, and by GSP a winner pays the next bid.",
+    "equal_bids": "{model} predicts {value} for every ad and all bid the same: winners are random and pay their bid.",
+    "same": "{model} and {other} have the same predictions: is a column named twice?",
+    "units": "{model} predicts {value} times the observed clicks: are its predictions {other}?",
+    "off": "{model} predicts {value} times the observed clicks: is --weight or --sampling-rate missing?",
+    "sigmoid_twice": "{model} looks like the sigmoid of a CTR: was it applied twice?",
+}
+
+
 def _doubt(doubt: Doubt, evaluation: Evaluation) -> str:
-    model, other, value = doubt.model, doubt.other, doubt.value
-    match doubt.kind:
-        case "few_clicks":
-            clicks, ads = counted(doubt.count, "click"), counted(evaluation.ads, "ad")
-            return f"Only {clicks} in {ads}: too few to judge a model; see the intervals."
-        case "copies":
-            rows, where = counted(doubt.count, "row"), "the table" if evaluation.auctions is None else "its auction"
-            return f"{rows} equal an earlier one of {where} in bid, click and predictions: were they logged twice?"
-        case "truth_is_click":
-            return "The true CTR equals the clicks: is it a probability?"
-        case "too_good":
-            return f"{model} has an AUC of {value:.4f}, which is too good to be true: did it see these clicks?"
-        case "constant":
-            return f"{model} predicts {value:.4g} for every ad: bids decide, and by GSP a winner pays the next bid."
-        case "equal_bids":
-            return (
-                f"{model} predicts {value:.4g} for every ad and all bid the same: winners are random and pay their bid."
-            )
-        case "same":
-            return f"{model} and {other} have the same predictions: is a column named twice?"
-        case "units":
-            return f"{model} predicts {value:.3g} times the observed clicks: are its predictions {other}?"
-        case _:
-            return f"{model} looks like the sigmoid of a CTR: was it applied twice?"
+    return DOUBTS[doubt.kind].format(
+        model=doubt.model,
+        other=doubt.other,
+        value=f"{doubt.value:.4g}",
+        clicks=counted(doubt.count, "click"),
+        rows=counted(doubt.count, "row"),
+        ads=counted(evaluation.ads, "ad"),
+        where="the table" if evaluation.auctions is None else "its auction",
+    )
 
 
 def headline(evaluation: Evaluation) -> str:
@@ -354,12 +360,6 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
     elif evaluation.pools:
         what = "pools" if evaluation.units is Kind.POOLS else "ads of the same pools"
         yield f"Intervals apply to other {what}."
-    if (found := evaluation.exploration) is not None:
-        many, column = f"{found.effective_clicks:,.0f}", options["propensity"]
-        yield f"A click counts 1 / {column} times; together they are worth {many} clicks of equal weight."
-        if found.clipped:
-            clicks, most = counted(found.clipped, "click"), f"{found.most:.0f}"
-            yield f"{clicks} would have counted more than {most} times, the most allowed."
     if evaluation.twins and "calibration_table" in options:
         yield f"Models with +{options['calibrate']} are calibrated on the calibration table."
     elif evaluation.twins:
@@ -396,9 +396,6 @@ def _notes_on_models(evaluation: Evaluation) -> Iterator[str]:
         if numbers.clipped:
             ads = counted(numbers.clipped, "ad")
             yield f"{model} predicts exactly 0 or 1 for {ads}, which can dominate its log loss."
-        ratio = numbers.predicted_over_observed
-        if (ratio < 0.5 or ratio > 2) and model not in doubted:  # and not if it is undefined
-            yield f"{model} predicts {ratio:.2g} times the observed clicks: calibrate it, or check its sampling rate."
 
 
 def listed(names: Sequence[str], most: int = NAMED) -> str:

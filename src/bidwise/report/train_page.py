@@ -11,13 +11,11 @@ from matplotlib.ticker import FuncFormatter
 
 from bidwise import distributed
 from bidwise.evaluation.estimate import signed
-from bidwise.report.curves import named_lines
-from bidwise.report.drawing import COLOURS, Panel, Whisker, whiskers
+from bidwise.report.drawing import COLOURS, Panel, Whisker, looks, named_lines, whiskers
 from bidwise.report.evaluation_page import comparisons_section, notes_section, welfare_drawing
 from bidwise.report.evaluation_page import facts as test_facts
 from bidwise.report.evaluation_sentences import models_table
 from bidwise.report.formatting import NONE, change, counted, decimals, number
-from bidwise.report.loss_styles import look_of, loss_called
 from bidwise.report.sections import (
     Cell,
     Run,
@@ -28,8 +26,22 @@ from bidwise.report.sections import (
     drawing,
     outcome_cell,
 )
-from bidwise.report.train_sentences import calibration_words, doubts, notes, setting_words, size_of, untrained, verdict
+from bidwise.report.train_sentences import (
+    ABOUT,
+    MODELS_SHOWN,
+    SOLVED_SHOWN,
+    UNKNOWN,
+    calibration_words,
+    doubts,
+    notes,
+    setting_words,
+    shown,
+    size_of,
+    untrained,
+    verdict,
+)
 from bidwise.study.compare import Choice
+from bidwise.study.recipe import BASELINE
 from bidwise.study.search import Attempt, Search, budget
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import Prepared
@@ -41,8 +53,9 @@ COLUMNS = 10  # of a figure
 
 def train_page(run: Run, key: str) -> RunPage:
     """Which recipe was kept and why, the course of training, the test, and the types of columns."""
-    result: TrainResult = run.result
+    result = shown(run.result)
     facts, evaluation = result.table, result.evaluation
+    about = [ABOUT.get(name, UNKNOWN) for name in run.result.fits]
     (outcome, first), *lines = verdict(result)
     lead = "Oldest to newest; auctions are never cut." if facts.timed else "At random; auctions are never cut."
     rare = f"Values seen less than {facts.min_count} times in training count as rare; numbers are cut into bins."
@@ -71,7 +84,7 @@ def train_page(run: Run, key: str) -> RunPage:
             _test(result),
             Section("Columns", rare, tables=[_columns_table(facts, result.fields)]),
             Section("Splits", lead, tables=[_splits_table(facts)]),
-            Section("The recipes", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
+            Section("The recipes", terms=list(zip(result.fits, about, strict=True))),
             Section("Notes", points=[*notes(facts, result.settings), *untrained(result)]),
         ],
         outcome,
@@ -109,7 +122,7 @@ def _curves(key: str, result: TrainResult) -> Section:
     lines = {loss: ([e.epoch for e in fit.history], [e.value for e in fit.history]) for loss, fit in fits.items()}
 
     def paint(axes: Axes) -> None:
-        named_lines(axes, lines, {name: look_of(name) for name in lines})
+        named_lines(axes, lines, looks(list(lines)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: signed(y, ".5g").removeprefix("+")))
         axes.set_ylabel(f"validation {words}")
 
@@ -172,12 +185,14 @@ def _planned(prepared: Prepared) -> list[str]:
     config, ads = prepared.planned, prepared.facts.splits["train"].ads
     first, *others = tried = candidates(config, ads)
     plan = recipes(config, first, ads, searched=bool(others))
-    names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
+    kinds = {BASELINE: SOLVED_SHOWN if first.solved else MODELS_SHOWN[first.model]}
+    names = [kinds.get(name, name) + (f" of {each.members}" if each.members > 1 else "") for name, each in plan.items()]
     lines = []
     if others:
         limit = config.train.budget_seconds or budget(ads, prepared.plain or len(prepared.store.fields))
         cost = f"at most about {limit:.0f} CPU seconds; --budget-seconds changes that"
-        lines.append(f"Search: up to {len(tried)} settings of {names.pop(0)} are tried, {cost}")
+        names.pop(0)
+        lines.append(f"Search: up to {len(tried)} settings are tried, {cost}")
     if names:
         epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
         more = "; other recipes if validation ads can detect a gain" if config.train.contestants else ""
@@ -266,6 +281,7 @@ def _choice_lead(choice: Choice) -> str:
 
 def summary(result: TrainResult) -> str:
     """The verdict, the models on the test ads, and the comparisons on the way, as printed at the end."""
+    result = shown(result)
     lines = [*(line.text for line in verdict(result)), "", *models_table(result.evaluation).text(), ""]
     if result.search is not None:
         lines += [*_search_table(result.search).text(), ""]
