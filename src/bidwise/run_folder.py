@@ -244,14 +244,14 @@ def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
     folder = check_writable(out)
     text, path = to_toml(config), folder / "config.toml"
     if path.exists():
-        check_same(folder, read_toml(path), tomllib.loads(text))
+        check_same_run(folder, read_toml(path), tomllib.loads(text))
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return folder
 
 
-def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def check_same_run(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raise unless the run in a folder has this configuration."""
     differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
     if "experiment" in differing:

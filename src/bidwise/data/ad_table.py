@@ -18,8 +18,8 @@ from bidwise.data.columns import read_numbers, spelled
 from bidwise.data.table_files import BadRow, Table, open_table
 from bidwise.values import Floats
 
-OWN = ("click", "bid", "propensity", "auction")  # roles of columns that have no other
-CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
+_OWN = ("click", "bid", "propensity", "auction")  # roles of columns that have no other
+_CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
 
@@ -103,7 +103,7 @@ def read_ads(
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
     used = dict.fromkeys(ctr, "ctr")
     for role, column in [*by_role.items(), *(("auction", column) for column in named)]:
-        if column in used and role in OWN:
+        if column in used and role in _OWN:
             words = f"must be a column of its own, not also {{}}, found {column!r}"
             raise InputError(words, argument=role, others=[used[column]])
         used |= {} if column is None or column in used else {column: role}
@@ -183,7 +183,7 @@ def _known_numbers(column: pl.Series, click: bool) -> Floats:
     _check_flat(column)
     numbers, bad = read_numbers(column)
     if click and bad.any():
-        numbers, bad = read_numbers(column.cast(pl.String).str.strip_chars().str.to_lowercase().replace(CLICKS))
+        numbers, bad = read_numbers(column.cast(pl.String).str.strip_chars().str.to_lowercase().replace(_CLICKS))
     if bad.any():
         row = int(bad.arg_max() or 0)
         raise BadRow(column.name, row, f"{column[row]!r}, which is no number" + "; clicks are 0 or 1" * click)

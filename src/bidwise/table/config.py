@@ -17,7 +17,7 @@ from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
 from bidwise.losses.named import LOSSES, needs_teacher
 from bidwise.models import MODELS
-from bidwise.run_folder import check_same, check_writable
+from bidwise.run_folder import check_same_run, check_writable
 from bidwise.study.compare import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.training.arguments import Options
@@ -27,7 +27,7 @@ RECIPES = AUTO, SINGLE, ENSEMBLE, DISTILLED = ("auto", "single", "ensemble", "di
 REFRESHED = "refreshed"  # name of a model that continues another run
 CRITERIA = ("welfare", "log_loss", "auc")
 FEATURES = ("numeric", "categorical", "bag", "ignore")  # options with columns that have no role
-OWN = {"click", "bid", "weight", "position", *FEATURES}  # uses of columns that have no other
+_OWN = {"click", "bid", "weight", "position", *FEATURES}  # uses of columns that have no other
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Data:
             raise InputError("needs {}, the column of times", argument="time_format", others=["time"])
         uses = [*self.roles, *((use, column) for use in FEATURES for column in getattr(self, use))]
         for at, (use, column) in enumerate(uses):
-            others = [other for other, its in uses[:at] if its == column and OWN & {use, other}]
+            others = [other for other, its in uses[:at] if its == column and _OWN & {use, other}]
             if others:
                 words = f"must be a column of its own, found {column!r}, which is also of {{}}"
                 raise InputError(words, argument=use, others=others)
@@ -95,7 +95,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSettings:
     """The model; missing keys are chosen by the search, or take the model's defaults."""
 
     name: str | None = None
@@ -125,7 +125,7 @@ class Model:
 def options_of(model: str) -> list[str]:
     """The keys of [model] that a model has."""
     check_name("model", model, MODELS)
-    return [f.name for f in fields(Model) if f.name in inspect.signature(MODELS[model]).parameters]
+    return [f.name for f in fields(ModelSettings) if f.name in inspect.signature(MODELS[model]).parameters]
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class Config:
     """
 
     data: Data
-    model: Model = field(default_factory=Model)
+    model: ModelSettings = field(default_factory=ModelSettings)
     train: Train = field(default_factory=Train)
 
     def __post_init__(self) -> None:
@@ -260,7 +260,7 @@ class Config:
         return values if self.data.table is None else values | {"data.table": shown(self.data.table)}
 
 
-SECTIONS: dict[str, Any] = {"data": Data, "model": Model, "train": Train}
+SECTIONS: dict[str, Any] = {"data": Data, "model": ModelSettings, "train": Train}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -272,7 +272,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """The sections of a configuration file, or an error that names it."""
     check_on_disk("the configuration", path, "a file", "copy it first")
     if not path.exists():
@@ -332,12 +332,12 @@ def open_run(out: str | Path, config: Config) -> Path:
     path = folder / "config.toml"
     if not path.exists() and not (folder / "result.json").exists():
         return folder
-    sections = read_toml(path) if path.exists() else {}
+    sections = read_config(path) if path.exists() else {}
     if set(sections) != set(SECTIONS):
         words = f"must be a new folder or one of the same run, found {folder}, which has a run of another kind"
         raise InputError(words, argument="out")
     # the table may have moved: its rows say whether it is the same
-    check_same(folder, *(each.flat() | {"data.table": None} for each in (resolved(sections), config)))
+    check_same_run(folder, *(each.flat() | {"data.table": None} for each in (resolved(sections), config)))
     return folder
 
 

@@ -23,7 +23,7 @@ from bidwise.models.bags import Values, values_and_slots
 from bidwise.run_folder import check_files
 from bidwise.run_folder import load as read_weights
 from bidwise.study.recipe import Recipe
-from bidwise.table.config import read_toml
+from bidwise.table.config import read_config
 from bidwise.urls import check_on_disk
 from bidwise.values import Floats
 from bidwise.workers import ahead, cores
@@ -234,7 +234,7 @@ def _network(about: ModelFile, path: Path) -> nn.Module:
 
 def opened_as_in(run: Path, table: Table, separator: str | None = None, header: bool | None = None) -> Source:
     """A table; text is read as the run's own was written, unless something else is given."""
-    data = read_toml(run / "config.toml")["data"] if isinstance(table, str | Path) else {}
+    data = read_config(run / "config.toml")["data"] if isinstance(table, str | Path) else {}
     own = data.get("separator"), data.get("header")
     try:
         return open_table(table, separator=separator or own[0], header=own[1] if header is None else header)

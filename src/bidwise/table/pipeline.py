@@ -43,7 +43,7 @@ from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, SOLVED, Recipe
 from bidwise.study.search import Search, budget, name_of, searched
 from bidwise.study.served import Served, numbers, trained
-from bidwise.table.config import AUTO, Config, nested, option_key, read_toml, resolved
+from bidwise.table.config import AUTO, Config, nested, option_key, read_config, resolved
 from bidwise.table.importance import importance
 from bidwise.table.model import MODEL_FILES, ModelFile, members_of
 from bidwise.table.plan import candidates, recipes
@@ -98,7 +98,7 @@ def train(
     >>> result.chosen, result.table.splits["test"].ads
     ('log_loss', 60)
     """
-    sections = nested(config.flat()) if isinstance(config, Config) else read_toml(Path(config)) if config else {}
+    sections = nested(config.flat()) if isinstance(config, Config) else read_config(Path(config)) if config else {}
     if continue_from is not None:
         if config is not None:
             raise InputError("cannot be combined with --continue; remove it", argument="config")

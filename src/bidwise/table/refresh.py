@@ -20,7 +20,7 @@ from bidwise.run_folder import check_files, read_result
 from bidwise.run_folder import load as read_tensors
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import Start
-from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml, resolved
+from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_config, resolved
 from bidwise.table.model import Model, drifted, load
 from bidwise.table.results import Refresh, TableFacts, TrainResult
 from bidwise.training.arguments import whole
@@ -75,7 +75,7 @@ class Previous:
 
         A student with a teacher from its own run learns from clicks only.
         """
-        there, recipe = read_toml(self.model.run / "config.toml"), self.recipe
+        there, recipe = read_config(self.model.run / "config.toml"), self.recipe
         known = {name: there["train"][name] for name in _KEPT if name in there["train"]}
         many = {"recipe": ENSEMBLE, "members": recipe.members} if recipe.members > 1 else {"recipe": SINGLE}
         same = {name: getattr(recipe, name) for name in ("epochs", "batch_size", "learning_rate", "precision")}
