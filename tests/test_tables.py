@@ -454,6 +454,7 @@ def test_text_is_text(tmp_path, content, rows):
         ('a,b\n1,5" pipe\n2,3" x\n', "line 2: found a quote that is not closed, or inside of a cell"),
         ('a,b\n1,2\n1,"2\n3,4\n\n', "line 3: found a quote that is not closed"),
         ('a,b\n1,2\n1,"2" x\n', "line 3: found a quote"),
+        ('a,b\n1,2\n"","\n"x","1"\n', "line 3: found a quote"),
         ("a,a\n1,2\n", "every column once"),
     ],
 )

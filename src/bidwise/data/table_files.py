@@ -355,11 +355,12 @@ class _Text(Source):
     def _parsed(self, file: str, text: bytes, line: int) -> pl.DataFrame:
         """The cells of rows. polars fills short rows with nulls: the separators outside of quotes must be as many as
         the cells need."""
-        width, plain = len(self.columns), _outside(text)
-        rows, marks = plain.count(b"\n"), plain.count(self.separator.encode())
+        width, separator = len(self.columns), self.separator.encode()
         try:
+            plain = _outside(text, separator)
+            rows, marks = plain.count(b"\n"), plain.count(separator)
             frame = pl.read_csv(text, has_header=False, separator=self.separator, infer_schema=False)
-        except UNREADABLE as error:
+        except (*UNREADABLE, csv.Error) as error:
             raise self._fault(file, text, line, error) from None
         if frame.shape != (rows, width) or marks != rows * (width - 1):
             raise self._fault(file, text, line, ValueError("its rows have different numbers of cells"))
@@ -378,8 +379,7 @@ class _Text(Source):
                     found = "an empty line" if not cells else str(len(cells))
                     words = f"must have {width} cells, as many as there are columns"
                     return InputError(f"{file}, line {at}: {words}, found {found}")
-                if row.count(b'"') % 2 or _outside(row).count(self.separator.encode()) != max(len(cells) - 1, 0):
-                    raise csv.Error
+                _outside(row, self.separator.encode())
                 at = line + rows.line_num
         except UnicodeDecodeError as wrong:
             fix = f"if it is Latin-1, convert it: iconv -f latin1 -t utf-8 {file} > new.csv"
@@ -395,8 +395,19 @@ class _Text(Source):
         return block.where(row - block.start)
 
 
-def _outside(text: bytes) -> bytes:
-    """Text without all that is between quotes."""
+def _outside(text: bytes, separator: bytes) -> bytes:
+    """Text without all that is between quotes; raises if a quote is neither at an end of a cell nor doubled.
+
+    >>> _outside(b'1,"a, b"\\n', b",")
+    b'1,\\n'
+    """
+    if b'"' not in text:
+        return text
+    array = np.frombuffer(b"\n" + text + b"\n", np.uint8)
+    quotes = np.flatnonzero(array == QUOTE)
+    near = np.concatenate([array[quotes[0::2] - 1], array[quotes[1::2] + 1]])
+    if len(quotes) % 2 or not np.isin(near, np.frombuffer(b'"\r\n' + separator, np.uint8)).all():
+        raise csv.Error
     return b"".join(text.split(b'"')[::2])
 
 
