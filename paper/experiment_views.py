@@ -12,10 +12,10 @@ import numpy as np
 from bidwise.evaluation.estimate import NONE, Estimate
 from bidwise.report.drawing import COLOURS, Panel
 from bidwise.report.formatting import counted, number, per_cent
-from bidwise.report.loss_styles import in_order
-from bidwise.report.sections import OUTCOMES, Cell, Column, Table, by_column, measure_columns, setting
+from bidwise.report.sections import OUTCOMES, Cell, Table, TableRow, as_cell, setting
 from bidwise.study.recipe import BASELINE
 from paper.experiment_figures import errors, histogram, level, market_map, surrogates
+from paper.loss_styles import in_order
 from paper.pictures import Picture
 from paper.recipes_results import RECIPES, RecipesResult
 from paper.synthetic import PAPER
@@ -26,6 +26,7 @@ PROTOCOLS = {
     "converged_sums": "Converged (literal sums)",
     "tuned": "Tuned (on validation auctions)",
 }
+Column = tuple[str, str, Callable[[Any], Cell | str]]  # heading, meaning, and the cell for the subject of a row
 OPTIMUM, OF_BASELINE = "of the optimal welfare", "of the baseline’s welfare"
 SAID = (
     "The paper’s text says that log, log_teacher and hinge_plus_teacher reach more welfare than log loss and than "
@@ -38,7 +39,6 @@ AXES = {  # of the maps of markets
     "bid spread": "standard deviation of log bids",
     "teacher": "who gives the soft labels",
 }
-EPOCH = {"epoch": ("Epoch", "Selected on validation ads, mean over repeats.", 2)}
 WITH_ERRORS = (
     "Mean welfare, with the standard error of its difference to the average of the six, as the paper defines it."
 )
@@ -88,6 +88,15 @@ class Experiment:
     notes: Sequence[str] = ()
 
 
+def by_column(
+    caption: str, first: str, columns: Sequence[Column], rows: Mapping[str, Any], *, folded: bool = False
+) -> Table:
+    """A table made from its columns; the meaning of its headings is listed below it."""
+    headings = [(heading, meaning) for heading, meaning, _ in columns]
+    lines = [TableRow(name, [as_cell(of(row)) for *_, of in columns]) for name, row in rows.items()]
+    return Table(caption, first, headings, lines, explained=any(meaning for _, meaning in headings), folded=folded)
+
+
 def gain_cell(gain: Estimate | None, *, narrow: bool = False) -> Cell:
     """A gain with its sign and interval; the baseline has none. A narrow one leaves the per cent to its caption."""
     if gain is None or not math.isfinite(gain.difference):
@@ -103,7 +112,8 @@ def versus(heading: str, meaning: str, of: Callable[[Any], Estimate | None]) -> 
 
 def tables_of(title: str, losses: Mapping[str, Any], columns: list[Column], more: list[Column]) -> list[Table]:
     """An open table, and a folded one with all measures that losses have."""
-    more = [*more, *measure_columns(EPOCH, losses.values())]
+    if any(math.isfinite(loss.epoch or math.nan) for loss in losses.values()):
+        more = [*more, ("Epoch", "Selected on validation ads, mean over repeats.", lambda loss: number(loss.epoch, 2))]
     if any(loss.lam for loss in losses.values()):
         more.append(("λ", "Selected: the median, and the range over repeats.", lambda loss: _range(loss.lam or ())))
     folded = by_column(f"{title}: other numbers", "Loss", more, losses, folded=True)

@@ -172,7 +172,7 @@ def test_measures_agree_with_the_library(store):
     for key, truth in (("welfare", test.clicks), ("expected_welfare", test.truth)):
         expected = bidwise.pooled_welfare(ctr, truth, test.bids, 32)
         assert float(getattr(found, key).mean()) == pytest.approx(expected, rel=1e-6)
-    line = bidwise.evaluation.calibrator("platt", bidwise.predict(model, valid), valid.clicks)
+    line = bidwise.evaluation.Platt.fit(bidwise.predict(model, valid), valid.clicks)
     scaled = bidwise.pooled_welfare(line(ctr), test.truth, test.bids, 32)
     assert float(found.calibrated.mean()) == pytest.approx(scaled, rel=1e-6)
     assert scaled != pytest.approx(float(found.expected_welfare.mean()), rel=1e-3)
@@ -305,7 +305,7 @@ def test_a_changed_file_is_refused(store, tmp_path):
     clicks = np.load(copied / "train" / "clicks.npy", mmap_mode="r+")
     clicks[7] = 1 - clicks[7]
     clicks.flush()
-    with pytest.raises(bidwise.InputError, match=r"clicks.npy must have checksum .* prepare the data again"):
+    with pytest.raises(bidwise.InputError, match=r"clicks.npy must be .* another checksum; prepare the data again"):
         run(TINY, copied, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

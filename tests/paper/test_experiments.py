@@ -214,6 +214,27 @@ def test_sums_change_losses_with_lam_alone(small):
     assert not {"log", "log_plus"} & same
 
 
+def test_an_interrupted_run_resumes(small, tmp_path):
+    _, result = small
+
+    class Cut(Exception):
+        pass
+
+    def cut(_, done, detail=""):
+        if done > 0.4:
+            raise Cut
+
+    out = tmp_path / "run"
+    with pytest.raises(Cut):
+        synthetic.run(tiny(), out, progress=cut)
+    before = {path.name: path.stat().st_mtime_ns for path in (out / "pieces").iterdir()}
+    assert before
+    assert not (out / "result.json").exists()
+    assert run(tiny(), out)["protocols"] == result["protocols"]
+    after = {path.name: path.stat().st_mtime_ns for path in (out / "pieces").iterdir()}
+    assert before.items() <= after.items()  # not computed again
+
+
 def test_pieces_of_another_grouping_or_damaged_ones_are_computed_again(small, tmp_path, monkeypatch):
     _, result = small
     out = tmp_path / "run"
@@ -265,23 +286,12 @@ def test_a_run_that_is_stopped_says_that_it_can_go_on(tmp_path):
     assert said == "python -m paper: stopped; the same command resumes it\n"
 
 
-def test_killed_in_the_middle_it_leaves_nothing_corrupt(tmp_path, monkeypatch, capsys):
-    command = [*SHELL, "--epochs", "2", "--losses", "log_plus", "log_teacher"]
-    clean, killed = tmp_path / "clean", tmp_path / "killed"
-    assert paper_command(monkeypatch, *command, "--out", clean) == 0
-    capsys.readouterr()
-    words = [*PROCESS, *command, "--out", str(killed)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while process.poll() is None and not list(killed.glob("pieces/*.pt")):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert not (killed / "result.json").exists()
-    assert paper_command(monkeypatch, *command, "--out", killed) == 0
-    assert read_json(killed / "result.json")["protocols"] == read_json(clean / "result.json")["protocols"]
+def test_the_command_prints_its_findings_and_draws_them(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    assert paper_command(monkeypatch, *SHELL, "--epochs", "2", "--losses", "log_plus", "--out", out) == 0
     assert "Of the optimum" in capsys.readouterr().out
-    assert (killed / "report.html").read_text().count("<table") > 2
-    assert {path.suffix for path in (killed / "figures").iterdir()} == {".svg", ".png", ".pdf"}
+    assert (out / "report.html").read_text().count("<table") > 2
+    assert {path.suffix for path in (out / "figures").iterdir()} == {".svg", ".png", ".pdf"}
 
 
 def test_another_configuration_is_refused_and_named(small):
@@ -435,7 +445,7 @@ def test_measures_are_the_public_ones(trained):
     columns = (ctr, test.truth[1], test.bids[1], test.offsets)
     assert measures.welfare[1] == pytest.approx(bidwise.welfare(*columns).mean().item(), rel=1e-6)
     assert measures.auc[1] == pytest.approx(bidwise.evaluation.auc(ctr, test.clicks[1]), abs=1e-6)
-    line = bidwise.evaluation.calibrator("platt", bidwise.predict(model, valid.features)[1], valid.clicks[1])
+    line = bidwise.evaluation.Platt.fit(bidwise.predict(model, valid.features)[1], valid.clicks[1])
     scaled = bidwise.welfare(line(ctr), *columns[1:]).mean().item()
     assert measures.calibrated[1] == pytest.approx(scaled, rel=1e-6)
 
@@ -631,7 +641,7 @@ def test_cells_select_by_their_own_auction_size_and_calibrate_on_validation_clic
                 test, welfare = [x[repeat] for x in (study.test.truth, study.test.bids)], {}
                 for loss, model in models.items():
                     ctr, seen = (bidwise.predict(model, part.features)[repeat] for part in (study.test, study.valid))
-                    line = bidwise.evaluation.calibrator("platt", seen, study.valid.clicks[repeat])
+                    line = bidwise.evaluation.Platt.fit(seen, study.valid.clicks[repeat])
                     ctr = ctr if way == "plain" else line(ctr)
                     welfare[loss] = bidwise.welfare(ctr, *test, offsets).mean().item()
                 best = bidwise.optimal_welfare(*test, offsets).mean().item()
