@@ -70,7 +70,7 @@ def tables(run: Path) -> dict[str, list[str]]:
     if isinstance(result, RecipesResult):
         return {"gains": _gains(result)}
     assert isinstance(result, RegimesResult), f"{run}: a result of python -m paper"
-    return {"regimes": _regimes(result)}
+    return {"regimes": _regimes(result)} | ({"corners": _corners(result)} if result.config.corners else {})
 
 
 def _gains(result: RecipesResult) -> list[str]:
@@ -168,6 +168,18 @@ def _regimes(result: RegimesResult) -> list[str]:
         numbers = (counts.better, counts.worse, f"{holm.better}, {holm.worse}", counts.cells)
         rows.append([f"`{loss}`", *map(str, numbers)])
     return _markdown(heads, rows)
+
+
+def _corners(result: RegimesResult) -> list[str]:
+    """Every cell of maps that have few."""
+    heads, rows = [], {loss: [f"`{loss}`"] for loss in result.summary}
+    for plot in result.maps:
+        for y, height in enumerate(plot.y.levels):
+            for x, width in enumerate(plot.x.levels):
+                heads.append(f"{plot.y.name} {height}, {plot.x.name} {width}")
+                for loss, cells in plot.losses.items():
+                    rows[loss].append(_points(cells[y][x]))
+    return _markdown(["loss", *heads], rows.values())
 
 
 def items() -> list[str]:
