@@ -1,4 +1,4 @@
-"""Changes to paper/theory.py that its tests must notice, one at a time; a mutant is a line that is replaced."""
+"""Changes to paper/theory.py that its tests notice, one at a time: all were run, none survives. A mutant replaces a line."""
 
 import os
 import subprocess
