@@ -78,26 +78,6 @@ def history_of(fitted, name):
 # many at once is each alone
 
 
-@pytest.mark.parametrize("loss", ["log_loss", "bid_weighted", "log", "log_plus", "log_teacher", "hinge_plus_teacher"])
-def test_repeats_at_once_are_repeats_one_by_one(loss):
-    train, valid, alone = repeats(3)
-    options = {"loss": loss, "batch_size": 64, "learning_rate": 3e-3, "metric": "welfare"}
-    hidden = (6,)
-    seeds = [11, 12, 13]
-
-    def members():
-        return MLP(8, hidden, members=(3,), seed=range(3))
-
-    first = fit(members(), train, epochs=1, seed=seeds, **options)
-    whole = fit(members(), train, valid=valid, epochs=8, seed=seeds, **options)
-    for k, (ads, auctions) in enumerate(alone):
-        one = fit(MLP(8, hidden, seed=k), ads, epochs=1, seed=seeds[k], **options)
-        assert close(member(first.last, k), one.last, 1e-5)
-        one = fit(MLP(8, hidden, seed=k), ads, valid=auctions, epochs=8, seed=seeds[k], **options)
-        assert whole.history[-1]["welfare"][k].item() == pytest.approx(one.history[-1]["welfare"].item(), abs=1e-3)
-        assert whole.history[-1]["loss"][k].item() == pytest.approx(one.history[-1]["loss"].item(), rel=1e-4)
-
-
 @pytest.mark.parametrize("hidden", [(), (6,)])
 def test_variants_at_once_are_variants_one_by_one(hidden):
     train, valid, alone = repeats(2, ads=300)
@@ -324,6 +304,12 @@ def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead):
         together = torch.cat(seen, -1).sort(-1).values
         assert torch.equal(together, ads.features.squeeze(-1))
         assert sizes is None or auctions == len(sizes)
+
+
+def test_batches_are_gathered_where_the_ads_are_and_moved_to_the_model():
+    for batch in Shuffle(numbered([3, 1, 2]), 3, [seeded()], torch.device("meta")):
+        columns = (batch.features, batch.clicks, batch.bids, batch.teacher, batch.weights, batch.offsets)
+        assert {column.device.type for column in columns} == {"meta"}
 
 
 def test_every_epoch_has_its_own_order_and_every_repeat_too():
@@ -871,7 +857,7 @@ def test_a_run_that_was_cut_off_inside_of_an_epoch_goes_on_as_if_it_had_not_been
     expected = a_network(name, sizes)
     assert [entry["epoch"] for entry in expected.history] == [0.75, 1.5, 2.25, 2.5]
     clock(monkeypatch, 2)  # every batch takes more than a second
-    monkeypatch.setattr(loop, "SECONDS", 0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0)
     for calls in (1, 3, 4, 5):  # batch 1, batch 4, at the end of the first pass or so, inside of the second
         with pytest.raises(Stop):
             a_network(name, sizes, tmp_path, stop_after([calls]))
@@ -889,7 +875,7 @@ def test_a_run_goes_on_from_its_last_checkpoint_wherever_it_was_cut_off(tmp_path
     """Checkpoints of every few batches, or of evaluations alone: what was done since is done again."""
     expected = a_network("deepfm, lazy")
     clock(monkeypatch, 2)
-    monkeypatch.setattr(loop, "SECONDS", seconds)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", seconds)
     for calls in range(1, 20, 4):
         folder = tmp_path / str(calls)
         with pytest.raises(Stop):
@@ -910,7 +896,7 @@ def test_checkpoints_are_written_inside_of_long_epochs(tmp_path, monkeypatch):
     assert written == [1]
     written.clear()
     clock(monkeypatch, 2)
-    monkeypatch.setattr(loop, "SECONDS", 9)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 9)
     fit(SparseLogisticRegression(CARDINALITIES), train, out=tmp_path / "long", **options)
     assert 2 <= len(written) < 12
     assert written == sorted(written)
@@ -1036,7 +1022,7 @@ def test_a_last_batch_of_one_ad_trains_batch_norm_too(ads):
 
 
 def test_fit_checks_values_once_and_not_in_every_step(monkeypatch):
-    def check(**columns):
+    def check(*columns, **others):
         raise AssertionError("checked again")
 
     train, _ = repeat(0, ads=100)

@@ -196,7 +196,7 @@ def test_a_network_is_also_tried_beside_the_solved_regression(ads, valid, monkey
     told = []
     network = replace(DEEP, learning_rate=0.05, epochs=2)
     recipes = [network, SOLVED]
-    search, served = searched(recipes, ads, valid, VALUES, best=lambda name, value: told.append((name, value)))
+    search, served = searched(recipes, ads, valid, VALUES, best=lambda served, value: told.append((served, value)))
     assert [each.setting for each in search.attempts] == [2, 1, 3]
     both = next(each for each in search.attempts if each.recipe.beside)
     alone = [trained(recipe, ads, valid, VALUES, calibrate=False).model for recipe in (network, SOLVED)]

@@ -20,7 +20,7 @@ from bidwise.report.train_page import described, train_summary
 from bidwise.report.train_sentences import table_notes, train_verdict, untrained
 from bidwise.run_folder import read_result, to_toml
 from bidwise.study import compare, search
-from bidwise.study.compare import CONTESTANTS
+from bidwise.study.compare import CONTESTANTS, Power
 from bidwise.table import predict, train
 from bidwise.table.config import nested, resolved
 from bidwise.table.plan import candidates
@@ -303,6 +303,8 @@ def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
     assert said.startswith("No other recipe was trained: ")
     assert said in (undecided.folder / "report.html").read_text()
     assert train_summary(result).endswith(f"Note: {said}")
+    (said,) = untrained(replace(result, power=Power(0.01, None, 1_000)))
+    assert said == "No other recipe was trained: a solved regression is best here, and other recipes are of networks."
 
 
 def test_without_a_search_there_is_no_runner_up_and_all_recipes_are_compared(table, tmp_path):

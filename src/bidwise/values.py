@@ -49,10 +49,10 @@ class Vocabulary:
         return MISSING if text is None else self.known.get(text, RARE)
 
 
-class Bag(Vocabulary):
+class ListVocabulary(Vocabulary):
     """Ids of the first ``slots`` values of lists, or of text with a ``separator`` between them, and 1 after the last.
 
-    >>> Bag(["a", "7"], slots=2, separator="|").ids([["a", None, 7, "a"], "b| a", [], None])
+    >>> ListVocabulary(["a", "7"], slots=2, separator="|").ids([["a", None, 7, "a"], "b| a", [], None])
     [[2, 0, 1, 1], [3, 2, 1, 1]]
     """
 
@@ -64,7 +64,7 @@ class Bag(Vocabulary):
 
     def ids(self, values: Sequence[Any]) -> list[Any]:
         """Of each slot, the id that every list has there."""
-        rows = [[x for x in super(Bag, self).ids(self._listed(value)) if x != MISSING] for value in values]
+        rows = [[x for x in super(ListVocabulary, self).ids(self._listed(value)) if x != MISSING] for value in values]
         return [[row[slot] if slot < len(row) else MISSING for row in rows] for slot in range(self.slots)]
 
     def _listed(self, value: Any) -> Sequence[Any]:

@@ -222,35 +222,6 @@ def test_validation_welfare_is_that_of_all_auctions(store):
         assert float(by_name[name].of(logits, valid)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
-    _, expected = small
-    pieces = tmp_path / "run" / "pieces"
-
-    def stop(work, done, detail):
-        if len(list(pieces.glob("*.pt"))) == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(TINY, store.folder, tmp_path / "run", progress=stop)
-    assert not (tmp_path / "run" / "result.json").exists()
-    kept = {path: path.stat().st_mtime_ns for path in pieces.iterdir()}
-    assert len(kept) == 3
-    details = []
-    run(TINY, store.folder, tmp_path / "run", progress=lambda work, done, detail: details.append(detail))
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert {path.stem for path in pieces.iterdir()} >= {trial.name for trial in planned(TINY)}
-    models = len(planned(TINY))
-    assert f"model 4 of {models}, epoch 1.0 of 3" in details
-    found = read_json(tmp_path / "run" / "result.json")
-    assert found["models"]["logistic_regression"]["protocols"] == expected["models"]["logistic_regression"]["protocols"]
-
-
-def test_workers_find_what_one_finds(store, small, tmp_path):
-    run(TINY, store.folder, tmp_path / "run", workers=2)
-    found = read_json(tmp_path / "run" / "result.json")
-    assert found["models"]["logistic_regression"]["protocols"] == small[1]["models"]["logistic_regression"]["protocols"]
-
-
 def test_deepfm_and_dcn_run_with_the_papers_losses(store, tmp_path):
     config = CriteoConfig(
         models=("deepfm", "dcn"), losses=("log_teacher",), protocol="converged", repeats=1, auction_size=32, every=5

@@ -287,23 +287,12 @@ def test_a_run_that_is_stopped_says_that_it_can_go_on(tmp_path):
     assert said == "python -m paper: stopped; the same command resumes it\n"
 
 
-def test_killed_in_the_middle_it_leaves_nothing_corrupt(tmp_path, monkeypatch, capsys):
-    command = [*SHELL, "--epochs", "2", "--losses", "log_plus", "log_teacher"]
-    clean, killed = tmp_path / "clean", tmp_path / "killed"
-    assert paper_command(monkeypatch, *command, "--out", clean) == 0
-    capsys.readouterr()
-    words = [*PROCESS, *command, "--out", str(killed)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while process.poll() is None and not list(killed.glob("pieces/*.pt")):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert not (killed / "result.json").exists()
-    assert paper_command(monkeypatch, *command, "--out", killed) == 0
-    assert read_json(killed / "result.json")["protocols"] == read_json(clean / "result.json")["protocols"]
+def test_the_command_prints_its_findings_and_draws_them(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    assert paper_command(monkeypatch, *SHELL, "--epochs", "2", "--losses", "log_plus", "--out", out) == 0
     assert "Of the optimum" in capsys.readouterr().out
-    assert (killed / "report.html").read_text().count("<table") > 2
-    assert {path.suffix for path in (killed / "figures").iterdir()} == {".svg", ".png", ".pdf"}
+    assert (out / "report.html").read_text().count("<table") > 2
+    assert {path.suffix for path in (out / "figures").iterdir()} == {".svg", ".png", ".pdf"}
 
 
 def test_another_configuration_is_refused_and_named(small):

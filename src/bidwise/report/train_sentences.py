@@ -225,7 +225,11 @@ def table_notes(facts: TableFacts, config: Config) -> Iterator[str]:
 
 def untrained(result: TrainResult) -> Iterator[str]:
     """Why no recipe was compared with the baseline."""
-    if (power := result.power) is not None and result.choice is None:
+    if (power := result.power) is None or result.choice is not None:
+        return
+    if power.enough:
+        yield "No other recipe was trained: a solved regression is best here, and other recipes are of networks."
+    else:
         many, what = size_of(power)
         gain = "a gain" if math.isnan(power.half_width) else f"a gain below {100 * power.half_width:.2g} %"
         yield f"No other recipe was trained: {many:,} validation {what} are too few to detect {gain}."

@@ -23,7 +23,7 @@ from bidwise.training.guard import NotFiniteError
 from bidwise.training.run import Position, Run
 from bidwise.training.validation import METRICS, Best, Fit, Metric
 
-SECONDS = 120  # between checkpoints, if evaluations are farther apart
+CHECKPOINT_SECONDS = 120  # between checkpoints, if evaluations are farther apart
 
 
 def fit(
@@ -142,7 +142,7 @@ def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | No
             evaluated = run.due()
             if evaluated:
                 run.evaluate()
-            if folder is not None and (evaluated or time.monotonic() - saved > SECONDS):
+            if folder is not None and (evaluated or time.monotonic() - saved > CHECKPOINT_SECONDS):
                 save_checkpoint(folder, run)
                 saved = time.monotonic()
             if progress is not None:

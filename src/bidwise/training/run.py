@@ -22,8 +22,8 @@ from bidwise.models.layers import is_static, trust
 from bidwise.training.adam import Adam
 from bidwise.training.arguments import Options, check_no_sigmoid, check_ranks, log_losses, one_line, whole
 from bidwise.training.batches import AdBatch, Pass, Shuffle, fits
-from bidwise.training.guard import Guard, NotFiniteError, not_finite
-from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
+from bidwise.training.guard import Guard, NotFiniteError, members_lost, not_finite
+from bidwise.training.validation import EPOCH_TOLERANCE, Fit, Metric, logits_across, mode, one_number_per_ad
 
 WARM = 3  # steps before a graph is captured: kernels are compiled, and one-time work is done
 ALARMS = 2  # of `diagnose`, in an error
@@ -107,13 +107,13 @@ class Run:
     def due(self) -> bool:
         """Whether the next evaluation is."""
         target = min(self.options.every * (self.position.evaluations + 1), self.options.epochs)
-        return self.epochs_done >= target - NEAR
+        return self.epochs_done >= target - EPOCH_TOLERANCE
 
     def ended(self) -> bool:
         """Whether all epochs are done, or no metric has patience left."""
         patience = self.options.patience
         impatient = bool(self.fit.best) and all(bool(self.fit.stopped(name, patience).all()) for name in self.metrics)
-        return impatient or self.epochs_done >= self.options.epochs - NEAR
+        return impatient or self.epochs_done >= self.options.epochs - EPOCH_TOLERANCE
 
     def resume(self, position: Position) -> None:
         """Continue from ``position``: the pass is drawn again, and its finished part is skipped."""
@@ -145,12 +145,8 @@ class Run:
         position = self.position
         if self._passed:
             total = None if position.total is None else position.total.zero_()
-            self.position = position = Position(
-                position.passes + 1,
-                evaluations=position.evaluations,
-                total=total,
-                randoms=self.shuffle.states,
-            )
+            evaluations, randoms = position.evaluations, self.shuffle.states
+            self.position = position = Position(position.passes + 1, 0, 0, evaluations, total, 0, randoms)
             self.begin()
         if self.options.schedule == "cosine":
             share = min(1.0, self.epochs_done / self.options.epochs)
@@ -227,10 +223,9 @@ class Run:
         losses = self.losses
         if all(bool(torch.isfinite(x).all()) for x in (losses, *self.model.parameters())):
             return
-        lost = int((~torch.isfinite(losses)).sum())
-        who = f" for {lost} of {losses.numel()} members" if losses.dim() and lost else ""
-        what = "loss is" if lost else "weights are"
-        raise NotFiniteError(f"the {what} not finite after epoch {self.epochs_done:.4g}{who}; {self.explained()}")
+        what = "weights are" if bool(torch.isfinite(losses).all()) else "loss is"
+        when = f"after epoch {self.epochs_done:.4g}{members_lost(losses)}"
+        raise NotFiniteError(f"the {what} not finite {when}; {self.explained()}")
 
     def explained(self, alarms: Sequence[str] = ()) -> str:
         """Why a loss may not be finite, and remedies; ``alarms`` of the diagnosis first."""
@@ -270,7 +265,7 @@ class Run:
 
     def _evaluated(self) -> float:
         """Epochs at this evaluation; if a batch reaches several of them, only the last counts."""
-        done, every = self.epochs_done + NEAR, self.options.every
+        done, every = self.epochs_done + EPOCH_TOLERANCE, self.options.every
         self.position.evaluations = max(self.position.evaluations + 1, int(done / every))
         return self.options.epochs if done >= self.options.epochs else whole(every * self.position.evaluations)
 
