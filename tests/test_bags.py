@@ -21,9 +21,7 @@ from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.models.bags import folded
 from bidwise.report.train_sentences import table_doubts
-from bidwise.table import prepare as prepare_module
 from bidwise.table import train
-from bidwise.table.config import Config, Data
 from bidwise.table.model import Drift
 from bidwise.training.exact import fit_exact
 from bidwise.values import SLOTS
@@ -316,10 +314,3 @@ def test_the_estimator_takes_frames_with_lists():
         ctr = model.predict_proba(part)[:, 1]
         losses.append(-np.log(np.where(held_out["click"] == 1, ctr, 1 - ctr)).mean())
     assert losses[0] < losses[1] - 0.05
-
-
-def test_room_on_the_disk_is_asked_for_all_slots(tmp_path, monkeypatch):
-    asked, room = [], prepare_module._check_room
-    monkeypatch.setattr(prepare_module, "_check_room", lambda *given: asked.append(given[-1]) or room(*given))
-    prepare_module.prepare(logged(), Config(Data(**ROLES)), tmp_path / "run")
-    assert sum(column.slots for column in asked[0]) == 4 + 4 + 3

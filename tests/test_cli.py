@@ -111,7 +111,7 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid"]
     [
         ({}, ["--auction", "acution"], "has no column 'acution'; did you mean 'auction'?"),
         ({"bid": [-1.0] + [1.0] * 2399}, REAL, "ads.parquet, row 0 (rows count from 0): column 'bid': found -1"),
-        ({"click": [0, 3] * 1200}, REAL, "column 'click': found 3, and 1,199 more rows like it; a click must be"),
+        ({"click": [0, 3] * 1200}, REAL, "column 'click': found 3; a click must be"),
         ({"model_b": [0.5, None] * 1200}, REAL, "row 1 (rows count from 0): column 'model_b': found no value"),
         ({"model_b": [0.5, 1.01] * 1200}, REAL, "a CTR must be in [0, 1]; per cent? divide by 100"),
         ({"slot": [9] * 2400}, [*REAL, "--position", "slot"], "column 'slot': found 9"),
@@ -335,7 +335,7 @@ def test_evaluate_reads_text_of_any_separator_and_auctions_of_several_columns(ad
 def test_options_with_few_values_are_those_of_the_configuration():
     hints = get_type_hints(TrainOptions)
     named = {name: set(get_args(get_args(hints[name])[0])) for name in ("model", "recipe", "metric")}
-    assert named == {"model": set(MODELS), "recipe": set(config.RECIPES), "metric": set(config.METRICS)}
+    assert named == {"model": set(MODELS), "recipe": set(config.RECIPES), "metric": set(config.CRITERIA)}
 
 
 def test_logs_without_bids_are_evaluated_by_their_clicks(ads, tmp_path, monkeypatch, capsys):

@@ -10,7 +10,6 @@ import bidwise
 from bidwise.cli import app
 from bidwise.report.train_page import described
 from bidwise.report.train_sentences import table_doubts, table_notes, train_verdict
-from bidwise.table import prepare as prepare_module
 from bidwise.table import train
 from bidwise.table.config import resolved
 from bidwise.table.leaks import LEAK, TELLS, placements
@@ -42,7 +41,6 @@ def test_a_column_that_tells_the_clicks_stops_training(tmp_path):
     table = with_dwell(market())
     with pytest.raises(bidwise.InputError, match=r"keep must name 'dwell'.*AUC (1|0.99).*--ignore dwell.*--keep dwell"):
         train(table, out=tmp_path / "run", **ROLES, **QUICK)
-    assert not (tmp_path / "run").exists()  # the same folder can be taken for the next try
     kept = train(table, out=tmp_path / "run", **ROLES, **QUICK, keep=["dwell"])
     assert kept.table.leaks["dwell"] > TELLS
     ignored = train(table, out=tmp_path / "ignored", **ROLES, **QUICK, ignore=["dwell"])
@@ -72,10 +70,8 @@ def test_a_value_that_is_never_clicked_is_a_warning(tmp_path):
     assert any("ads with seen = 'no'" in text for text in table_doubts(found.facts))
 
 
-def test_a_leak_beyond_the_first_rows_keeps_the_store(tmp_path, monkeypatch):
-    """The store is used when the column is kept."""
+def test_the_store_of_a_leak_is_used_when_its_column_is_kept(tmp_path):
     table = with_dwell(market())
-    monkeypatch.setattr(prepare_module, "FIRST", 10)
     with pytest.raises(bidwise.InputError, match="must name 'dwell'"):
         prepared(table, tmp_path / "run")
     made = (tmp_path / "run" / "store" / "store.json").stat().st_mtime_ns

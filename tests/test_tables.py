@@ -94,7 +94,7 @@ def test_clicks_as_other_tools_write_them(tmp_path, clicks):
         ("model", 3, 1.5, r"found 1.5; a CTR must be in \[0, 1\]"),
         ("model", 2, -0.1, r"found -0.1; a CTR must be in \[0, 1\]"),
         ("model", 4, float("nan"), "found no value"),
-        ("model", 1, None, "found no value; 1 of 6 rows have none"),
+        ("model", 1, None, "found no value; fill in all of them, or drop the rows"),
         ("click", 5, 2, "found 2; a click must be 0 or 1"),
         ("bid", 0, 0.0, "found 0; a bid must be above 0, from 1e-100 to 1e100"),
         ("bid", 2, float("inf"), "found inf; a bid must be above 0"),
@@ -114,20 +114,6 @@ def test_bad_values_are_named_by_column_and_row(tmp_path, kind, column, row, val
     place = f"line {row + 2}" if kind == "csv" else rf"row {row} \(rows count from 0\)"
     with pytest.raises(InputError, match=f"{place}: column '{column}': {message}"):
         read(source, position="slot", slots=3)
-
-
-@pytest.mark.parametrize("kind", ["memory", "csv"])
-def test_bad_values_are_counted_in_the_whole_table(tmp_path, kind, monkeypatch):
-    for name, size in (("ROWS", 500), ("BYTES", 2**12)):
-        monkeypatch.setattr(f"bidwise.data.table_files.{name}", size)
-    bid, spare = np.arange(5_000) % 100 + 1.0, ["anything"] * 5_000
-    for value, message in ((0.0, "found 0, and 49 more rows like it"), (None, "found no value; 50 of 5,000 rows")):
-        bids = [value if each == 8 else each for each in bid.tolist()]
-        table = {"model": bid / 200, "click": bid % 2, "bid": bids, "spare": spare}
-        source = table if kind == "memory" else saved(tmp_path, kind, table)
-        place = "line 9" if kind == "csv" else "row 7"
-        with pytest.raises(InputError, match=f"{place}.*: column 'bid': {message}"):
-            read_ads(source, ctr=["model"], click="click", bid="bid")
 
 
 def test_file_names_and_columns_are_no_patterns(tmp_path):
@@ -199,7 +185,6 @@ def test_columns_are_named_not_passed(role):
         ({"click": "clicked"}, "has no column 'clicked'; did you mean 'click'?"),
         ({"bid": "zzz"}, "has no column 'zzz'; it has 'model', 'click', 'bid'"),
         ({"ctr": ["spare"]}, "column 'spare': found 'not', which is no number"),
-        ({"ctr": ["model,bid"]}, "has no column 'model,bid'; separate columns by spaces"),
         ({"ctr": ["model", "model"]}, "ctr must name every column once, found 'model' twice"),
         ({"auction": "bid"}, "auction must be a column of its own, not also bid, found 'bid'"),
     ],
@@ -411,18 +396,10 @@ def test_columns_that_are_not_named_are_not_read(tmp_path):
     assert read(path).bids.tolist() == COLUMNS["bid"]
 
 
-@pytest.mark.parametrize(
-    ("text", "header", "hint"),
-    [
-        ("0.1:0\n0.2:1\n", False, "is another character between the columns? Name it: --separator"),
-        ("0.1,0\n0.2,1\n", True, "is the first line no line of names? Say so: --no-header"),
-    ],
-)
-def test_missing_columns_of_text_say_what_may_be_meant(tmp_path, text, header, hint):
-    (tmp_path / "ads.csv").write_text(text)
-    with pytest.raises(InputError, match=r"has no column '(column_2|y)'") as error:
-        read_ads(open_table(tmp_path / "ads.csv", header=header), ctr=[], click="column_2" if not header else "y")
-    assert str(error.value).endswith(hint)
+def test_a_file_without_a_line_of_names_is_noticed(tmp_path):
+    (tmp_path / "ads.csv").write_text("0.1,0\n0.2,1\n")
+    with pytest.raises(InputError, match=r"has no column 'y'.* --no-header"):
+        read_ads(tmp_path / "ads.csv", ctr=[], click="y")
 
 
 # Text
@@ -477,6 +454,7 @@ def test_text_is_text(tmp_path, content, rows):
         ('a,b\n1,5" pipe\n2,3" x\n', "line 2: found a quote that is not closed, or inside of a cell"),
         ('a,b\n1,2\n1,"2\n3,4\n\n', "line 3: found a quote that is not closed"),
         ('a,b\n1,2\n1,"2" x\n', "line 3: found a quote"),
+        ('a,b\n1,2\n"","\n"x","1"\n', "line 3: found a quote"),
         ("a,a\n1,2\n", "every column once"),
     ],
 )
@@ -539,13 +517,10 @@ def test_times(values, shown):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (["01/02/2024"], r"day 1 of month 2, --time-format %d/%m/%Y, or day 2 of month 1, --time-format %m/%d/%Y"),
-        (["25.02.2024"], r"name its format: --time-format %d.%m.%Y"),
-        (["01/01/2024", "01/02/2024"], "row 1 .* is it day 1 of month 2, .* or day 2 of month 1"),
-        (["01/02/24", "01/13/24"], "row 1 .* name its format: --time-format %m/%d/%y"),
-        (["2024-05-01", "13:00"], "row 1 .* a time of day is no time"),
+        (["25.02.2024"], "must begin with the year, .* or have a --time-format"),
+        (["2024-05-01", "13:00"], "row 1 .* found '13:00'"),
         ([time(13)], "found a time of day"),
-        (["soon"], "must be a number, a date or text that begins with the year"),
+        (["soon"], "must begin with the year"),
         (["2024-05-01", "NA"], "row 1 .*: found no value; every ad needs a time"),
         ([1.0, None], "row 1 .*: found no value"),
         ([[1]], "must contain dates"),

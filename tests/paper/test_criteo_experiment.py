@@ -304,7 +304,7 @@ def test_a_changed_file_is_refused(store, tmp_path):
     clicks = np.load(copied / "train" / "clicks.npy", mmap_mode="r+")
     clicks[7] = 1 - clicks[7]
     clicks.flush()
-    with pytest.raises(bidwise.InputError, match=r"clicks.npy must have checksum .* prepare the data again"):
+    with pytest.raises(bidwise.InputError, match=r"clicks.npy must be .* another checksum; prepare the data again"):
         run(TINY, copied, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 from bidwise.json_files import read_object
-from bidwise.values import SLOTS, Combinations, ListVocabulary, Numbers, Vocabulary, check_names
+from bidwise.values import SLOTS, Combinations, ListVocabulary, Numbers, Vocabulary, check_columns
 
 SCORER_FORMAT = "bidwise scorer"
-SCORER_VERSION = 3
+SCORER_VERSION = 4
 INPUT, OUTPUT = "ids", "ctr"
 _AT_ONCE = 4096  # ads
 
@@ -59,7 +59,7 @@ class Scorer:
 
     def encode(self, columns: Mapping[str, Any]) -> NDArray[np.int64]:
         """Ids of ads, ``(ads, columns)``."""
-        check_names(self.columns, columns, "the mapping")
+        check_columns(self.columns, columns, "the mapping")
         ids: list[list[int]] = []
         lengths, starts = {}, []
         for name, column in self.columns.items():
@@ -107,8 +107,8 @@ def pair_checksum(file: Path, encoder: Path) -> str:
 
 def _ids(column: Mapping[str, Any]) -> Vocabulary | Numbers:
     if column["kind"] == "numeric":
-        return Numbers(column["edges"], column["decimal"], column["missing"])
-    words = column["vocabulary"], column["spelling"], column["missing"]
+        return Numbers(column["edges"])
+    words = column["vocabulary"], column["spelling"]
     if column["kind"] == "categorical":
         return Vocabulary(*words)
     if not column["separator"] or not 0 < column["slots"] <= SLOTS:

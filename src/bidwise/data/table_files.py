@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatch
 from glob import glob
 from pathlib import Path
@@ -29,6 +28,7 @@ import polars.selectors as cs
 
 from bidwise.errors import InputError
 from bidwise.urls import WEB, scheme_of, shown, url_of
+from bidwise.values import check_columns
 
 Table = Any  # a path, a URL, a Source, a polars or pandas frame, a LazyFrame, or a mapping of columns
 
@@ -355,11 +355,12 @@ class _Text(Source):
     def _parsed(self, file: str, text: bytes, line: int) -> pl.DataFrame:
         """The cells of rows. polars fills short rows with nulls: the separators outside of quotes must be as many as
         the cells need."""
-        width, plain = len(self.columns), _outside(text)
-        rows, marks = plain.count(b"\n"), plain.count(self.separator.encode())
+        width, separator = len(self.columns), self.separator.encode()
         try:
+            plain = _outside(text, separator)
+            rows, marks = plain.count(b"\n"), plain.count(separator)
             frame = pl.read_csv(text, has_header=False, separator=self.separator, infer_schema=False)
-        except UNREADABLE as error:
+        except (*UNREADABLE, csv.Error) as error:
             raise self._fault(file, text, line, error) from None
         if frame.shape != (rows, width) or marks != rows * (width - 1):
             raise self._fault(file, text, line, ValueError("its rows have different numbers of cells"))
@@ -378,8 +379,7 @@ class _Text(Source):
                     found = "an empty line" if not cells else str(len(cells))
                     words = f"must have {width} cells, as many as there are columns"
                     return InputError(f"{file}, line {at}: {words}, found {found}")
-                if row.count(b'"') % 2 or _outside(row).count(self.separator.encode()) != max(len(cells) - 1, 0):
-                    raise csv.Error
+                _outside(row, self.separator.encode())
                 at = line + rows.line_num
         except UnicodeDecodeError as wrong:
             fix = f"if it is Latin-1, convert it: iconv -f latin1 -t utf-8 {file} > new.csv"
@@ -395,8 +395,19 @@ class _Text(Source):
         return block.where(row - block.start)
 
 
-def _outside(text: bytes) -> bytes:
-    """Text without all that is between quotes."""
+def _outside(text: bytes, separator: bytes) -> bytes:
+    """Text without all that is between quotes; raises if a quote is neither at an end of a cell nor doubled.
+
+    >>> _outside(b'1,"a, b"\\n', b",")
+    b'1,\\n'
+    """
+    if b'"' not in text:
+        return text
+    array = np.frombuffer(b"\n" + text + b"\n", np.uint8)
+    quotes = np.flatnonzero(array == QUOTE)
+    near = np.concatenate([array[quotes[0::2] - 1], array[quotes[1::2] + 1]])
+    if len(quotes) % 2 or not np.isin(near, np.frombuffer(b'"\r\n' + separator, np.uint8)).all():
+        raise csv.Error
     return b"".join(text.split(b'"')[::2])
 
 
@@ -537,22 +548,6 @@ def check_readable(
     """Raise unless a table on disk can be opened and has these columns; URLs are read later."""
     if scheme_of(table) is None:
         check_columns(columns, open_table(table, separator=separator, header=header).columns, table)
-
-
-def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> None:
-    """Raise unless all columns are there; suggests the nearest."""
-    for column in wanted:
-        if column in there:
-            continue
-        near = get_close_matches(column, map(str, there), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
-        if list(there) == ["column_1"]:
-            hint = "is another character between the columns? Name it: --separator"
-        elif "," in column and set(column.split(",")) <= set(there):
-            hint = "separate columns by spaces"
-        elif any(str(name).replace(".", "", 1).isdigit() for name in there):
-            hint += "; is the first line no line of names? Say so: --no-header"
-        raise InputError(f"{table} has no column {column!r}; {hint}")
 
 
 def check_once(columns: Sequence[str], table: str) -> None:
