@@ -1,7 +1,7 @@
 """On a GPU: loss kernels by size, steps and epochs of training; torch and numpy are all that is needed there.
 
 python -m benchmarks.device            all cases
-python -m benchmarks.device smoke      on a CPU: whether the steps in plain torch run, compiled too
+python -m benchmarks.device smoke      on a CPU: whether steps run, ours and in plain torch, compiled too
 python -m benchmarks.device losses     one of: losses, ragged, steps, without_graph, epoch, profile, side_by_side
 """
 

@@ -62,12 +62,12 @@ class Steps:
 
     def ms(self, steps: int) -> float:
         torch.set_float32_matmul_precision(self.precision)
-        torch.cuda.synchronize()
+        _wait(self.run.device)
         start = time.perf_counter()
         for _ in range(steps):
             self.run.advance(self.number)
             self.number = (self.number + 1) % (len(self.run.under_way.ends) - 1)
-        torch.cuda.synchronize()
+        _wait(self.run.device)
         return 1e3 * (time.perf_counter() - start) / steps
 
 
@@ -151,8 +151,13 @@ def _wait(device: torch.device) -> None:
 
 
 def smoke() -> Iterator[Row]:
-    """A few steps in plain torch on a CPU, called from Python and compiled: whether they run, and their losses."""
+    """A few steps on a CPU: whether they run, ours, in plain torch and compiled, and their losses."""
     ads, values = simulated(2_000, vocabulary=2_000, device="cpu")
+    ours = Steps(MODELS["deepfm"](values), ads, 64, named_loss("log_loss"), "float32")
+    print(
+        f"{'ours':22} {ours.ms(20):8.2f} ms, mean loss {float(ours.run.position.total) / ours.run.taken:.4f}",
+        flush=True,
+    )
     for compiled in (False, True):
         timed = PlainSteps(ads, values, 64, "float32", graph=False, compiled=compiled)
         ms = timed.ms(20)

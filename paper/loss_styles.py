@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bidwise.report.drawing import COLOURS, SOFT, UNCLEAR, Look
 from bidwise.report.sections import Section
-from bidwise.report.train_sentences import ABOUT, UNKNOWN
+from bidwise.report.train_sentences import ABOUT, NO_WORDS
 
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK = COLOURS
 
@@ -75,4 +75,4 @@ def in_order(names: Iterable[str]) -> list[str]:
 def losses_section(names: Iterable[str]) -> Section:
     """The losses of a run."""
     about = ABOUT | {"log_teacher_unweighted": ABOUT_TEACHER}
-    return Section("The losses", terms=[(name, about.get(name, UNKNOWN)) for name in in_order(names)])
+    return Section("The losses", terms=[(name, about.get(name, NO_WORDS)) for name in in_order(names)])

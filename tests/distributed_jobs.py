@@ -82,7 +82,7 @@ def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", we
         batch_size=batch_size,
     )
     state = {name: tensor.cpu() for name, tensor in fitted.last.items()}
-    distributed.check_same(weights=[state[name].double().sum().item() for name in state])
+    distributed.check_ranks_agree(weights=[state[name].double().sum().item() for name in state])
     return {"history": fitted.history, "last": state, "best": fitted.best["welfare"].epoch}
 
 

@@ -98,28 +98,6 @@ def test_lazy_is_dense_where_every_row_is_in_every_batch(name, l2):
     assert_near(lazy, dense)
 
 
-def test_rows_that_no_batch_looked_up_are_bit_for_bit_the_same():
-    batches = [batch(seed, ads=5) for seed in range(4)]
-    model = deepfm()
-    optimizer = Adam(model, lr=RATE, l2=0.1)
-    for ids, labels in batches:
-        before = model.table.weight.detach().clone()
-        state = {key: x.clone() for key, x in optimizer.state[model.table.weight].items()}
-        train(model, optimizer, [(ids, labels)])
-        looked_up = torch.zeros(len(before), dtype=torch.bool)
-        looked_up[(ids + torch.tensor([0, 4, 34])).flatten()] = True
-        assert 0 < looked_up.sum() < len(before)
-        for old, new in (
-            (before, model.table.weight),
-            *(
-                (state.get(key, 0 * before), optimizer.state[model.table.weight][key])
-                for key in ("exp_avg", "exp_avg_sq")
-            ),
-        ):
-            assert torch.equal(old[~looked_up], new[~looked_up])
-            assert bool((old[looked_up] != new[looked_up]).all())
-
-
 def rows_by_hand(weight, gradients, l2):
     """Lazy Adam over lists: ``gradients`` has for each step a list of (row, gradient of one look-up)."""
     weight, seen = [list(row) for row in weight], [0] * len(weight)

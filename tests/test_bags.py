@@ -20,7 +20,7 @@ from bidwise.data.table_files import open_table
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.models.bags import folded
-from bidwise.report.train_sentences import doubts
+from bidwise.report.train_sentences import table_doubts
 from bidwise.table import train
 from bidwise.table.model import Drift
 from bidwise.training.exact import fit_exact
@@ -282,7 +282,7 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     commas = as_text(logged(seed=4), ", ")
     other = train(commas, out=tmp_path / "commas", continue_from=run).table
     assert other.refresh.unknown["interests"] > 0.5
-    assert any("of the values of 'interests'" in words for words in doubts(other))
+    assert any("of the values of 'interests'" in words for words in table_doubts(other))
     with pytest.raises(bidwise.InputError, match="out must be another folder than the run to continue"):
         train(today, out=run, continue_from=run)
     test = pl.read_parquet(tmp_path / "run" / "test.parquet")

@@ -287,7 +287,7 @@ def test_every_public_name_is_there():
 
 
 def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
-    monkeypatch.setattr(terminal, "SECONDS", 0)
+    monkeypatch.setattr(terminal, "_SECONDS", 0)
     with terminal.Bars() as bars:
         bars.show("training", 0.0)
         bars.started["training"] = (time.monotonic() - 400, 0.0)

@@ -198,25 +198,6 @@ def test_every_value_of_every_field_has_a_row_of_its_own(cardinalities, width, d
     assert found.tolist() == [[weights[row] for row in rows_of(ad, cardinalities)] for ad in ids.tolist()]
 
 
-@pytest.mark.parametrize("width", [1, 3])
-def test_sparse_gradients_are_the_dense_ones(width):
-    table = Embeddings([3, 4], width, std=1.0, random=seeded()).double()
-    ids = torch.tensor([[0, 3], [2, 3], [0, 0], [0, 3]])  # rows that come several times, and rows that never do
-    upstream = draw(4, 2, width)
-    found = {}
-    for sparse in (False, True):
-        table.sparse, table.weight.grad = sparse, None
-        (table(ids) * upstream).sum().backward()
-        assert table.weight.grad.is_sparse == sparse
-        found[sparse] = table.weight.grad.to_dense() if sparse else table.weight.grad
-    torch.testing.assert_close(found[True], found[False])
-    expected = [[0.0] * width for _ in range(7)]
-    for ad, some in zip(ids.tolist(), upstream.tolist(), strict=True):
-        for row, slopes in zip(rows_of(ad, [3, 4]), some, strict=True):
-            expected[row] = [a + b for a, b in zip(expected[row], slopes, strict=True)]
-    torch.testing.assert_close(found[False], torch.tensor(expected, dtype=torch.float64))
-
-
 def test_initial_embeddings_are_normal_around_0():
     weights = Embeddings([5000, 5000], 4, std=0.02, random=seeded()).weight.detach()
     assert weights.mean().item() == pytest.approx(0, abs=5 * 0.02 / math.sqrt(weights.numel()))

@@ -250,24 +250,6 @@ def task(name):
     return model, torch.optim.SGD(model.parameters(), lr=0.1), objective
 
 
-@every_kind
-def test_mixed_precision_training_works(name):
-    model, optimizer, objective = task(name)
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    scaler, losses = torch.amp.GradScaler("cpu"), []
-    for _ in range(3):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits, loss = objective()
-        assert (logits.dtype, loss.dtype) == (torch.bfloat16, torch.float32)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, when it breaks a graph
 @every_kind
 def test_compiled_training_equals_eager_training(name):

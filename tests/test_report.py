@@ -176,7 +176,7 @@ def test_page_leaves_matplotlib_as_it_was(results):
 def test_page_of_three_models_is_small(pages):
     assert len(pages["three calibrated"].encode()) < 600_000
     charts = re.findall(r"<svg role.*?</svg>", pages["three calibrated"], re.DOTALL)
-    assert len(charts) == 5  # whiskers, and two of curves before and after
+    assert len(charts) == 3  # whiskers, and curves before and after
     assert max(map(len, charts)) < 40_000
 
 

@@ -20,8 +20,8 @@ from bidwise.data.columns import Column
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.build import PAGES, runs_page
 from bidwise.report.sections import Run
-from bidwise.report.train_page import described, summary
-from bidwise.report.train_sentences import ABOUT, doubts, notes
+from bidwise.report.train_page import described, train_summary
+from bidwise.report.train_sentences import ABOUT, table_doubts, table_notes
 from bidwise.study.compare import Candidate, Choice, Power
 from bidwise.study.search import Attempt, Search
 from bidwise.table import train
@@ -68,7 +68,7 @@ def texts_of(result):
         yield from (re.search(r'aria-label="([^"]*)"', figure.picture)[1] for figure in section.figures)
         tables += section.tables
     yield from (meaning for table in tables for _, meaning in table.headings)
-    yield from (str(result) if result.kind == "evaluation" else summary(result)).splitlines()
+    yield from (str(result) if result.kind == "evaluation" else train_summary(result)).splitlines()
 
 
 def evaluations():
@@ -252,7 +252,7 @@ def produced(tmp_path_factory, before):
         said += texts_of(result)
     said += re.findall('<p class="lead">(.*?)</p>', runs_page([Run("run", result)]))
     for result in trainings(tmp_path_factory.mktemp("train") / "run"):
-        said += [*texts_of(result), *notes(result.table, result.settings), *doubts(result.table)]
+        said += [*texts_of(result), *table_notes(result.table, result.settings), *table_doubts(result.table)]
     found = {sentence.removeprefix("Note: ") for text in said for sentence in END.split(NUMBER.sub("#", text))}
     return {
         each for each in found if each[-1:] in (".", "?") and each.count(" ") > 1 and "  " not in each
@@ -284,6 +284,6 @@ def test_no_sentence_is_longer_than_25_words(produced):
 
 def test_doubts_and_notes_are_printed_before_a_training(before):
     (first, again), result = before
-    for note in (*notes(result.table, result.settings), *doubts(result.table)):
+    for note in (*table_notes(result.table, result.settings), *table_doubts(result.table)):
         assert f"Note: {note}" in first
     assert any(line.endswith("is already finished; this is its result.") for line in again)

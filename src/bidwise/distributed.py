@@ -140,7 +140,7 @@ def agree(problem: str | None) -> None:
             raise InputError(message) if rank() == 0 else ElsewhereError(message)
 
 
-def check_same(**values: Any) -> None:
+def check_ranks_agree(**values: Any) -> None:
     """Raise unless these are the same on all ranks."""
     everywhere = of_all(values)
     for name, here in values.items():

@@ -24,7 +24,7 @@ SPACES = "".join(x for x in map(chr, range(0x3001)) if x.isspace() and x not in 
 NUMBER = re.compile(r"[0-9A-Za-z.+-]+")  # Python also reads 1_000 and digits of other scripts
 PLAIN = r"^[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"  # a number without leading zeros
 WHOLE = r"^\+?(-?(?:0|[1-9][0-9]*))(?:\.0*)?$"
-EXACT = 2.0**63  # whole numbers below it are written with all digits
+WHOLE_BELOW = 2.0**63  # whole numbers below it are written with all digits
 _PLAIN, _WHOLE = re.compile(PLAIN), re.compile(WHOLE)
 
 
@@ -183,7 +183,7 @@ def _float(value: Any) -> float:
 
 def _float_text(value: float) -> str:
     """The shortest text of a number, as polars writes it: 7, 0.00001 and 1e-6."""
-    if math.isfinite(value) and value == round(value) and abs(value) < EXACT:
+    if math.isfinite(value) and value == round(value) and abs(value) < WHOLE_BELOW:
         return str(int(value))
     text = repr(value)
     return format(Decimal(text), "f") if text.endswith("e-05") else text.replace("e-0", "e-")

@@ -22,7 +22,7 @@ from bidwise.evaluation_options import ADVANCED as ADVANCED
 from bidwise.urls import check_on_disk
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite the screen
-SECONDS = 30  # between lines without a terminal
+_SECONDS = 30  # between lines without a terminal
 
 
 class Bars:
@@ -53,7 +53,7 @@ class Bars:
             self.tasks[work] = self.progress.add_task(work, total=1.0, words="")
         words = ", ".join(filter(None, [detail, self._left(work, done)]))
         self.progress.update(self.tasks[work], completed=done, words=words)  # type: ignore[arg-type]
-        if self.progress.disable and not self.quiet and time.monotonic() - self.last_line > SECONDS:
+        if self.progress.disable and not self.quiet and time.monotonic() - self.last_line > _SECONDS:
             self.last_line = time.monotonic()
             print(", ".join(filter(None, [f"{work}: {100 * done:.0f} %", words])), file=sys.stderr, flush=True)
 

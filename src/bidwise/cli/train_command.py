@@ -148,7 +148,7 @@ def train(
     device = device_of(device)
 
     from bidwise import distributed
-    from bidwise.report.train_page import described, summary
+    from bidwise.report.train_page import described, train_summary
     from bidwise.table import train as run
 
     given: dict[str, Any] = asdict(options)
@@ -160,7 +160,7 @@ def train(
         with Bars() as bars:
             given["opened"] = lambda prepared: bars.say(described(prepared, where) + "\n")
             result = run(**given, out=out, device=where, progress=bars.show)
-        say(summary(result))
+        say(train_summary(result))
         print(f"\nWritten to {out}: report.html; evaluation/report.html, the test in detail; test.parquet, predictions")
         print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
 

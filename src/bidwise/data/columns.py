@@ -19,7 +19,6 @@ from bidwise.errors import InputError, check_name, check_whole
 from bidwise.run_folder import whole_file, write_json
 from bidwise.values import (
     BOOLEANS,
-    EXACT,
     FIRST,
     MISSING,
     MISSING_WORDS,
@@ -28,6 +27,7 @@ from bidwise.values import (
     SLOTS,
     TRUTHS,
     WHOLE,
+    WHOLE_BELOW,
     Combinations,
     Floats,
     Vocabulary,
@@ -84,7 +84,7 @@ def value_counts(column: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
 
 
 def _float_text(numbers: pl.Series) -> pl.Series:
-    whole = (numbers == numbers.round()) & (numbers.abs() < EXACT)
+    whole = (numbers == numbers.round()) & (numbers.abs() < WHOLE_BELOW)
     text = numbers.cast(pl.String)
     return text.zip_with(~whole.fill_null(False), numbers.cast(pl.Int64, strict=False).cast(pl.String))
 

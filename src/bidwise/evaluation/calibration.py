@@ -20,7 +20,7 @@ from bidwise.values import Floats
 EDGE = 1e-12  # CTRs are moved into [EDGE, 1 - EDGE] before their logit is taken: |logit| <= 27.6
 NEWTON_STEPS = 100  # about 8 are taken, some dozens if one more ad would separate the classes
 FOLDS = 5
-CLICKS = 30.0  # that a slope of 1 and an intercept of 0 are worth in a shrunk line
+_CLICKS = 30.0  # that a slope of 1 and an intercept of 0 are worth in a shrunk line
 GAIN = 2.0  # of summed log loss, for each number that is fitted
 ONE_CTR = 1e-9  # logits all within this are one prediction, which does not determine a slope
 
@@ -89,7 +89,7 @@ class Platt:
 
 
 def shrunk_line(logits: Floats, labels: Floats, weights: Floats | None = None) -> tuple[float, float]:
-    """Slope and intercept of logits, drawn towards 1 and 0 by a prior worth ``CLICKS`` clicks.
+    """Slope and intercept of logits, drawn towards 1 and 0 by a prior worth ``_CLICKS`` clicks.
 
     The intercept, and both, are fitted only if that lowers the summed log loss of ads that they were not fitted on by
     more than ``GAIN`` each: chance alone would make one of few ads.
@@ -119,7 +119,7 @@ def _shrunk(logits: Floats, labels: Floats, weights: Floats, free: int) -> tuple
     share = weights / weights.sum()
     centre = float((share * logits).sum())
     spread = float((share * (logits - centre) ** 2).sum())
-    prior = CLICKS / weights.sum() * np.array([1.0, max(spread, 1e-12)])[:free]
+    prior = _CLICKS / weights.sum() * np.array([1.0, max(spread, 1e-12)])[:free]
     parts = np.stack([np.ones(len(logits)), logits - centre])[:free]  # shift and slope - 1
     shift, tilt = (*_likeliest(parts, logits, labels, share, np.zeros(free), prior).tolist(), 0.0)[:2]
     return 1 + tilt, shift - tilt * centre

@@ -127,7 +127,7 @@ def _check(asked: EvaluationOptions, models: list[str], base: str, table: Table)
         raise InputError(message, argument="auction", others=["auction_size"])
     if not asked.auction:
         check_whole("auction_size", _SIZES[0] if size is None else size, 2)  # one ad competes with nobody
-        check_closed_form(asked.pricing, len(slots), reserve=asked.reserve, weighted=asked.weight is not None)
+        check_closed_form(asked.pricing, len(slots))
     if asked.pool_by and size is None:
         raise InputError("needs {}, the ads of an auction in a pool", argument="pool_by", others=["auction_size"])
     check_name("calibrate", calibrate, ["none", "platt"])

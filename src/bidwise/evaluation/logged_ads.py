@@ -12,8 +12,6 @@ from torch import Tensor
 from bidwise.auctions import ad_numbers, auctions_of
 from bidwise.checks import InputError, check_between, check_bids, check_weights
 from bidwise.evaluation.auc import clicked_ads
-from bidwise.evaluation.bins import BID_BINS, Bin, curve
-from bidwise.evaluation.units import Kind
 from bidwise.segments import Auctions
 from bidwise.values import Floats
 
@@ -85,29 +83,20 @@ class LoggedAds:
         return weighted if self.auctions is None else self.auctions.sum(torch.from_numpy(weighted)).numpy()
 
     @cached_property
-    def groups(self) -> tuple[NDArray[np.int64], Kind] | None:
+    def by_pool(self) -> bool:
+        """Whether intervals are taken over pools."""
+        return self.clusters is None and self.pools is not None and len(np.unique(self.pools)) >= MANY_POOLS
+
+    @cached_property
+    def groups(self) -> NDArray[np.int64] | None:
         """Groups of auctions or ads for intervals: their clusters, or their pools if there are many."""
         if self.clusters is None:
-            many = self.pools is not None and len(np.unique(self.pools)) >= MANY_POOLS
-            return (self.pools, Kind.POOLS) if self.pools is not None and many else None
+            return self.pools if self.by_pool else None
         if self.auctions is None:
-            return self.clusters, Kind.CLUSTERS
+            return self.clusters
         first = self.clusters[np.minimum(self.auctions.offsets[:-1].numpy(), len(self.clusters) - 1)]
         if not np.array_equal(np.repeat(first, self.auctions.sizes.numpy()), self.clusters):
             message = "must be the same for all ads of an auction; without real auctions ({}) ads may be clustered"
             raise InputError(message, argument="cluster", others=["auction_size"])
-        return first, Kind.CLUSTERS
-
-    def by_bid(self, ctr: Floats) -> tuple[Bin, ...]:
-        """Predictions and labels along the bids."""
-        order, bids, label, weights = self._by_bid
-        return curve(bids, ctr[order], label, weights, BID_BINS)
-
-    @cached_property
-    def _by_bid(self) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
-        return self.in_order_of(self.bids)
-
-    def in_order_of(self, key: Floats) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
-        """The ads in the order of a column: their rows, the column, labels and weights."""
-        order = np.argsort(key)
-        return order, key[order], self.label[order], None if self.weights is None else self.weights[order]
+        groups: NDArray[np.int64] = first
+        return groups

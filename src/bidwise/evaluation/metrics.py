@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bidwise.auctions import Outcome, ad_numbers, run_auction, slot_multipliers
-from bidwise.auctions.outcome import power
+from bidwise.auctions.outcome import quality_of
 from bidwise.checks import InputError, check_between, check_whole
 from bidwise.evaluation.auc import auc_values, auction_areas
-from bidwise.evaluation.bins import CTR_BINS, Bin, calibration_error, curve
+from bidwise.evaluation.bins import Bin, calibration_curve, calibration_error
 from bidwise.evaluation.intervals import Interval
 from bidwise.evaluation.logged_ads import LoggedAds
 from bidwise.evaluation.pooled import Pool, Pooled, WeightedPool, check_closed_form, pool_of, ranking_score
-from bidwise.evaluation.units import Kind, Units
+from bidwise.evaluation.units import Units
 from bidwise.values import Floats
 
 EPSILON = float(np.finfo(np.float64).eps)  # predictions are kept so far from 0 and 1 for a log loss
@@ -53,9 +53,7 @@ class ModelMetrics:
     ads: int
     clicks: int
     fill_rate: float
-    tied: float | None = None  # share of the auctions that a tie decides; not known of weighted ads of no auctions
     clipped: int  # predictions of exactly 0 or 1
-    by_bid: tuple[Bin, ...] = ()
     calibration_curve: tuple[Bin, ...] = ()
     calibrated_from: str | None = None
     intervals: dict[str, Interval] = field(default_factory=dict)  # of welfare, revenue, auc and log_loss
@@ -76,7 +74,7 @@ class Reference:
         return cls(units.mean("welfare"), units.mean("revenue") if "revenue" in units.sums else math.nan, intervals)
 
 
-class Rules(NamedTuple):
+class _Rules(NamedTuple):
     """Of an auction; ``size`` if all auctions of that many ads are measured."""
 
     size: int | None
@@ -127,10 +125,10 @@ class Metrics:
         **columns: ArrayLike | None,
     ) -> None:
         predicted = ad_numbers("ctr", ctr).cpu()
-        self.rules = Rules(size, tuple(float(alpha) for alpha in slots), pricing, reserve, squash)
+        self.rules = _Rules(size, tuple(float(alpha) for alpha in slots), pricing, reserve, squash)
         if size is not None:
             check_whole("auction_size", size, 1)
-            check_closed_form(pricing, len(self.rules.slots), reserve=reserve)
+            check_closed_form(pricing, len(self.rules.slots))
             if offsets is not None:
                 raise InputError("must be None with a size: ads are drawn from all", argument="offsets")
         self.log = LoggedAds(predicted, clicks, bids, offsets, size, **columns)
@@ -220,20 +218,20 @@ class Metrics:
             if isinstance(each, Pooled):
                 own = each.own.numpy()
                 parts[metric] = own[worth > 0]
-                if self.log.groups is not None and self.log.groups[1] is Kind.POOLS:
+                if self.log.by_pool:
                     # ads of a pool that is a single auction have no values, but their contributions have a sum
                     sums[metric] = own * (len(own) if weight is None else weight.sum())
         if self.log.auctions is None:
-            return Units(kind=Kind.ADS, sums=sums, parts=parts, weight=weight, ad_weight=weight)
+            return Units(sums=sums, parts=parts, weight=weight, ad_weight=weight)
         shown = _shown(self.sold, self.log.auctions.offsets[:-1]) if shown is None else shown
-        return Units(kind=Kind.AUCTIONS, sums=sums, weight=weight, ad_weight=self.log.ad_weight, shown=shown.numpy())
+        return Units(sums=sums, weight=weight, ad_weight=self.log.ad_weight, shown=shown.numpy())
 
     def _grouped(self, units: Units) -> Units:
-        return units if self.log.groups is None else units.by(*self.log.groups)
+        return units if self.log.groups is None else units.by(self.log.groups)
 
     @cached_property
     def _quality(self) -> Tensor:
-        return power(torch.from_numpy(self.ctr), self.rules.squash)
+        return quality_of(torch.from_numpy(self.ctr), self.rules.squash)
 
     def _shown_value(self, worth: Floats) -> Tensor:
         """b truth of ads that may be shown."""
@@ -255,7 +253,9 @@ class Metrics:
 
     @cached_property
     def _ranked(self) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
-        return self.log.in_order_of(self.ctr)
+        """The ads in the order of their CTR: rows, CTR, label and weights."""
+        order, log = np.argsort(self.ctr), self.log
+        return order, self.ctr[order], log.label[order], None if log.weights is None else log.weights[order]
 
     @cached_property
     def _area(self) -> tuple[float, Floats]:
@@ -285,8 +285,7 @@ class Metrics:
             ads=len(ctr),
             clicks=int(np.count_nonzero(label)),
             clipped=int(np.searchsorted(ctr, EPSILON) + len(ctr) - np.searchsorted(ctr, 1 - EPSILON, side="right")),
-            by_bid=log.by_bid(self.ctr),
-            calibration_curve=curve(ctr, ctr, label, weights, CTR_BINS),
+            calibration_curve=calibration_curve(ctr, label, weights),
             intervals={metric: units.level(metric) for metric in ("welfare", "revenue", "auc", "log_loss")},
             **more,
         )
@@ -301,7 +300,6 @@ class Metrics:
         return _mean(sold.welfare(self.ctr, log.bids).numpy(), log.weight), {
             "auc_in_auctions": _mean(area[ranked], log.ad_weight[ranked]),
             "fill_rate": _mean((sold.winners >= 0).numpy().mean(1), log.weight),
-            "tied": _mean(sold.tied.numpy().astype(np.float64), log.weight),
         }
 
     def _of_a_pool(self) -> tuple[float, dict[str, Any]]:
@@ -310,8 +308,7 @@ class Metrics:
         filled = min(self.rules.size / len(slots), 1.0)
         if not shown.all():
             filled = self.pool.mean_welfare(torch.from_numpy(shown).double(), (1.0,) * len(slots)) / len(slots)
-        tied = self.pool.tied_share() if isinstance(self.pool, Pool) else None
-        return self.pool.mean_welfare(self._shown_value(self.ctr), slots), {"fill_rate": filled, "tied": tied}
+        return self.pool.mean_welfare(self._shown_value(self.ctr), slots), {"fill_rate": filled}
 
 
 def _shown(sold: Outcome, starts: Tensor) -> Tensor:

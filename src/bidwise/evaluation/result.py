@@ -17,7 +17,7 @@ from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.intervals import Interval
 from bidwise.evaluation.logged_ads import MANY_POOLS
 from bidwise.evaluation.metrics import ModelMetrics, Reference
-from bidwise.evaluation.units import Concentration, Kind
+from bidwise.evaluation.units import Concentration
 from bidwise.json_files import read_object
 from bidwise.run_folder import (
     check_writable,
@@ -117,13 +117,13 @@ class Evaluation:
         return {each.pair: each for each in (*self.of_metric("welfare"), *self.against)}
 
     @property
-    def units(self) -> Kind:
+    def units(self) -> str:
         """The units of intervals."""
         if self.clusters is not None:
-            return Kind.CLUSTERS
+            return "clusters"
         if self.auctions is not None:
-            return Kind.AUCTIONS
-        return Kind.POOLS if (self.pools or 0) >= MANY_POOLS else Kind.ADS
+            return "auctions"
+        return "pools" if (self.pools or 0) >= MANY_POOLS else "ads"
 
     @property
     def concentrated(self) -> bool:
@@ -171,7 +171,7 @@ class Evaluation:
 
     def without_curves(self) -> Evaluation:
         """The same without the data of figures and the table's name: for results that contain an evaluation."""
-        models = {name: replace(each, by_bid=(), calibration_curve=()) for name, each in self.models.items()}
+        models = {name: replace(each, calibration_curve=()) for name, each in self.models.items()}
         return replace(self, models=models, options={k: v for k, v in self.options.items() if k != "table"})
 
     def __str__(self) -> str:

@@ -179,8 +179,7 @@ def loss_and_gradient(batch: LossInputs, options: PairOptions, lam: float | None
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
 
     def flat(per_ad: Tensor) -> Tensor:
-        per_ad = per_ad if per_ad.dim() == 1 else per_ad.reshape(-1)
-        return per_ad if per_ad.dtype == dtype else per_ad.to(dtype)
+        return _constant(per_ad if per_ad.dim() == 1 else per_ad.reshape(-1), dtype)
 
     z, y, b = flat(logits), flat(clicks), flat(bids)
     p = None if teacher is None else flat(teacher)
@@ -300,13 +299,17 @@ def log_loss(logits: Tensor, clicks: Tensor, *, weights: Tensor | None = None, r
 def cross_entropy(logits: Tensor, clicks: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
     """`log_loss` without its checks. Clicks and weights are constants to the gradient."""
     z = _floating(logits)
-    y = clicks.detach().to(z.dtype) if clicks.requires_grad else clicks.to(z.dtype)
-    weights = None if weights is None else weights.detach().to(z.dtype)
+    y, weights = _constant(clicks, z.dtype), None if weights is None else _constant(weights, z.dtype)
     if z.dim() != 1 or not len(z):  # torch would also reduce leading dimensions
         loss = torch.binary_cross_entropy_with_logits(z, y, weights, None, TORCHS["none"])
         return loss if reduction == "none" else loss.sum(-1) / (max(z.shape[-1], 1) if reduction == "mean" else 1)
     # what torch.nn.functional calls after checks, which take as long as the loss of 256 ads
     return torch.binary_cross_entropy_with_logits(z, y, weights, None, TORCHS[reduction])
+
+
+def _constant(column: Tensor, dtype: torch.dtype) -> Tensor:
+    column = column.detach() if column.requires_grad else column
+    return column if column.dtype == dtype else column.to(dtype)
 
 
 def _floating(numbers: Tensor) -> Tensor:

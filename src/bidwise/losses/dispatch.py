@@ -25,7 +25,7 @@ class Speed(NamedTuple):
 
 # Fitted to benchmarks/results/losses_crossover.csv by `python -m benchmarks.crossover`, on two cores.
 SPEEDS = {
-    ("signed", "logistic"): Speed(pair=1.8, call=9e05, ad=2.3e02),
+    ("signed", "logistic"): Speed(pair=1.7, call=1.1e06, ad=1.4e02),
     ("positive", "logistic"): Speed(pair=2.7, call=4e06, ad=1.6e03),
     ("order", "logistic"): Speed(pair=2.8, call=3.6e06, ad=1.7e03),
     ("signed", "hinge"): Speed(pair=0.93, call=5.4e05, ad=1.3e02),

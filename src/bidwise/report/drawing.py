@@ -21,8 +21,8 @@ from bidwise.evaluation.estimate import Estimate, Outcome, signed
 from bidwise.study.recipe import BASELINE
 
 INK, SOFT, UNCLEAR, GRID = "#1f2933", "#52606d", "#8a939e", "#e9ecef"
-WIDTH = 4.8  # inches: on a phone the text is then still as large as print
-LABELS = 0.63  # end of named lines and start of their legend, as a share of the width
+_WIDTH = 4.8  # inches: on a phone the text is then still as large as print
+_LABELS = 0.63  # end of named lines and start of their legend, as a share of the width
 NARROW = 4.1  # for figures of many words, which are three in a row on a wide screen
 STYLE = {
     "svg.fonttype": "none",  # text stays text
@@ -101,7 +101,7 @@ class Panel:
     about: str  # a description in words, for readers who cannot see it
     height: float  # inches
     paint: Callable[[Axes], None]
-    width: float = WIDTH
+    width: float = _WIDTH
 
 
 def ticks(most: int) -> MaxNLocator:
@@ -142,7 +142,7 @@ class Whisker:
         return cls(name, words, centre, low, high, outcome.clear, colour, marker)
 
 
-def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str = "", width: float = WIDTH) -> Panel:
+def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str = "", width: float = _WIDTH) -> Panel:
     """Differences with their intervals; full if 0 is outside, hollow (and grey, if a row fades) if not."""
     about = about or f"{title}, {label}: {'; '.join(f'{row.name}: {row.words}' for row in rows if row.words)}"
     ends = [x for row in rows for x in (row.estimate, row.low, row.high) if x is not None]
@@ -191,7 +191,7 @@ def named_lines(
     late = [y for _, ys in lines.values() for y in ys[len(ys) // 8 :] if math.isfinite(y)] or [0.0]
     room = 0.06 * (max(late) - min(late)) or 0.5
     bottom, top = min(late) - room, max(late) + room
-    end = first * (last / first) ** (1 / LABELS) if wide else first + (last - first) / LABELS
+    end = first * (last / first) ** (1 / _LABELS) if wide else first + (last - first) / _LABELS
     ends = {name: next((y for y in reversed(ys) if math.isfinite(y)), -math.inf) for name, (_, ys) in lines.items()}
     handles = []
     for name in sorted(lines, key=lambda name: -ends[name]):
@@ -211,8 +211,8 @@ def named_lines(
     axes.set_ylim(bottom, top)
     axes.spines["bottom"].set_bounds(first, last)
     axes.yaxis.set_major_locator(ticks(6))
-    axes.set_xlabel("epoch (log scale)" if wide else "epoch", x=LABELS / 2)
-    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(LABELS, 0.5), frameon=False, fontsize=8)
+    axes.set_xlabel("epoch (log scale)" if wide else "epoch", x=_LABELS / 2)
+    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(_LABELS, 0.5), frameon=False, fontsize=8)
 
 
 def drawn(key: str, panel: Panel) -> Markup:

@@ -129,7 +129,7 @@ def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, settings: dict[
                 "bidwise.models.BatchNorm, or SyncBatchNorm on GPUs"
             )
     data = {"train": fingerprint(train, _ROWS), "valid": None if valid is None else fingerprint(valid, _ROWS)}
-    distributed.check_same(**settings, **data)
+    distributed.check_ranks_agree(**settings, **data)
 
 
 def whole(number: float) -> float:

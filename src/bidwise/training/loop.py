@@ -116,7 +116,7 @@ def fit(
     if train.teacher is None and needs_teacher(loss):
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     with _on_device_of(model):
-        distributed.check_same(out="none" if out is None else "a folder")
+        distributed.check_ranks_agree(out="none" if out is None else "a folder")
         run = Run(model, train, valid, loss, metrics, options, seed, graph)
         folder = None
         if adam is not None:
@@ -195,7 +195,7 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     """Restore ``run`` if the folder has a checkpoint, which all ranks must see."""
     path = folder / "checkpoint.pt"
     known = checksum(path) if path.exists() else None
-    distributed.check_same(checkpoint=known)
+    distributed.check_ranks_agree(checkpoint=known)
     if known is None:
         return
     there = load(path)
