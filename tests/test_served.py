@@ -116,6 +116,19 @@ def test_few_clicks_hardly_move_a_calibration(clicks, most):
     assert (abs(intercept - right) > 0.3) == (clicks == 5)
 
 
+def test_sampled_and_weighted_ads_calibrate_as_the_rows_that_they_stand_for():
+    random = np.random.default_rng(2)
+    logits = random.normal(-4, 1, 20_000)
+    labels = (random.random(len(logits)) < 1 / (1 + np.exp(-logits - 0.5))).astype(float)
+    kept = (labels == 1) | (random.random(len(labels)) < 0.1)
+    weights = np.where(labels == 1, 1.0, 10.0)[kept]
+    lines = [shrunk_line(logits, labels)]
+    lines += [shrunk_line(logits[kept], labels[kept], scale * weights) for scale in (1.0, 0.1)]
+    assert lines[0][1] > 0.3
+    np.testing.assert_allclose(lines[1], lines[0], atol=0.1)
+    np.testing.assert_allclose(lines[2], lines[1])
+
+
 def test_a_calibration_that_helps_no_other_ads_is_not_made():
     random = np.random.default_rng(1)
     logits = random.normal(-2, 1, 4_000)

@@ -18,7 +18,17 @@ from numpy.typing import ArrayLike
 
 from bidwise.auctions import ad_numbers
 from bidwise.checks import InputError, check_between, check_name, check_not_negative
-from bidwise.evaluation.fitting import by_score, last_of, likeliest_line, logit, pooled, separable, shift, sigmoid
+from bidwise.evaluation.fitting import (
+    by_score,
+    last_of,
+    likeliest_line,
+    logit,
+    pooled,
+    rows_of,
+    separable,
+    shift,
+    sigmoid,
+)
 from bidwise.values import Floats
 
 FOLDS = 5
@@ -140,7 +150,7 @@ def shrunk_line(logits: Floats, labels: Floats, weights: Floats | None = None) -
     >>> shrunk_line(np.zeros(6), np.array([1.0, 0, 0, 0, 0, 0]))
     (1.0, 0.0)
     """
-    weights = np.ones(len(logits)) if weights is None else weights / weights.mean()
+    weights = np.ones(len(logits)) if weights is None else weights * rows_of(weights, labels)
     fold = np.random.default_rng(0).permutation(len(logits)) % FOLDS
     best, line = np.inf, (1.0, 0.0)
     for free in (0, 1, 2):

@@ -11,6 +11,19 @@ EDGE = 1e-12  # CTRs are moved into [EDGE, 1 - EDGE] before their logit is taken
 NEWTON_STEPS = 100  # about 8 are taken, some dozens if one more ad would separate the classes
 
 
+def rows_of(weights: Floats, labels: Floats) -> float:
+    """How many rows a weight of 1 counts in a likelihood: Σ w e² / Σ w² e², e the distances of labels from their mean.
+
+    The likelihood is then as steep as it varies, as over rows without weights. If one of ten rows without a click is
+    kept, with weight 10, clicks are nearly all that varies, and one with weight 1 counts as one row.
+
+    >>> rows_of(np.array([8.0, 8.0, 8.0]), np.array([0.0, 1.0, 0.0]))
+    0.125
+    """
+    squares = weights * (labels - np.average(labels, weights=weights)) ** 2
+    return float(squares.sum() / (weights * squares).sum() if squares.any() else 1 / weights.mean())
+
+
 def by_score(scores: Floats, clicks: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
     """The distinct scores, rising, with the mean label and the summed weight of each.
 

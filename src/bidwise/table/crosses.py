@@ -25,6 +25,7 @@ from torch import Tensor
 
 from bidwise.data.ads import Ads
 from bidwise.data.columns import Bag, Cross, Encoder, Numeric
+from bidwise.evaluation.fitting import rows_of
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import LOSSES
 from bidwise.models import SparseLogisticRegression
@@ -168,10 +169,12 @@ def _tested(
     tests: Sequence[tuple[str, ...]], encoder: Encoder, train: Rows, fitted: _Fitted, random: np.random.Generator
 ) -> list[tuple[str, ...]]:
     """The combinations that save most, of those that measurably save anything."""
-    counts = np.ones(len(train.ids)) if train.ads.weights is None else train.ads.weights.numpy().astype(np.float64)
-    residuals = (train.ads.labels.numpy() - fitted.ctr) * counts
+    labels, weights = train.ads.labels.numpy(), train.ads.weights
+    residuals = labels - fitted.ctr
     variances = fitted.ctr * (1 - fitted.ctr)
-    if train.ads.weights is not None:  # clicks and other ads may count differently
+    if weights is not None:  # clicks and other ads may count differently
+        counts = weights.numpy().astype(np.float64)
+        residuals = residuals * counts * rows_of(counts, labels)
         variances = residuals**2
     half = random.random(len(residuals)) < 0.5
     seen = []

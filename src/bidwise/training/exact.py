@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.data.ads import Ads
+from bidwise.evaluation.fitting import rows_of
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import BidWeightedLogLoss
 from bidwise.models.categorical import SparseLogisticRegression
@@ -67,7 +68,7 @@ def fit_exact(
     problem = _Problem(model, ads, loss, show)
     found = None
     if prior is not None:
-        problem.solve(prior.precision / (2 * len(ads)), prior.mean)
+        problem.solve(prior.precision / (2 * problem.rows), prior.mean)
         found = Prior(problem.weights, prior.precision + problem.information())
     elif l2 is None:
         found = problem.evident()
@@ -131,8 +132,10 @@ class _Problem:
         self.model, self.ads, self.function, self.show = model, ads, function, show
         self.passes, self.loss = 0, math.nan
         self.kept = [*self._parts()] if ads.features.numel() <= KEPT else None
+        labels, worth = (torch.cat(parts) for parts in zip(*((x.labels, x.worth) for x in self.parts()), strict=True))
+        self.rows = rows_of(worth.cpu().numpy(), labels.cpu().numpy()) * len(ads)  # whose likelihood this is
         # no slope is larger: |worth (sigmoid(z) - label)| <= worth max(1, label)
-        steepest = max(float((part.worth * part.labels.clamp(min=1)).max()) for part in self.parts())
+        steepest = float((worth * labels.clamp(min=1)).max())
         places = len(ads) * len(model.table.starts)
         self.scale = 2.0 ** (61 - math.ceil(math.log2(places * max(steepest, 1e-30))))
 
@@ -156,7 +159,7 @@ class _Problem:
         variances = torch.full_like(total(self.weights), FIRST)
         for number in range(rounds):
             last = number == ROUNDS - 1
-            self.solve(1 / (2 * len(self.ads) * variances)[fields], most=PASSES if last else SHORT)
+            self.solve(1 / (2 * self.rows * variances)[fields], most=PASSES if last else SHORT)
             known = self.information()
             if not last:
                 determined = total(known / (known + 1 / variances[fields])).clamp(min=1e-3)
@@ -164,13 +167,13 @@ class _Problem:
         return Prior(self.weights, known + 1 / variances[fields])
 
     def information(self) -> Tensor:
-        """Of each weight, Σ ctr (1 - ctr) over the ads that have its value, each as often as it counts."""
+        """Of each weight, Σ ctr (1 - ctr) over the rows that have its value."""
         sums = torch.zeros_like(self.weights)
         for part in self.parts():
             ctr = torch.sigmoid(part.logits(self.point[0], self.weights))
             known = part.spread(ctr * (1 - ctr) * part.worth)
             sums.index_add_(0, part.rows, known if part.share is None else known * part.share**2)
-        return sums
+        return sums * (self.rows / len(self.ads))
 
     def solve(self, penalty: Tensor, centre: Tensor | None = None, most: int = PASSES) -> None:
         model = self.model
