@@ -14,7 +14,9 @@ from bidwise.data.columns import Encoder
 from bidwise.data.kinds import Facts
 from bidwise.data.store import Store
 from bidwise.data.table_files import open_table
+from bidwise.table import crosses
 from bidwise.table.crosses import Rows, relearned, with_crosses
+from bidwise.training import exact
 from bidwise.values import Combinations
 
 SITES, ADS, SLOTS = 12, 10, 3
@@ -105,6 +107,21 @@ def test_combinations_raise_the_welfare_of_the_test(run):
     assert losses["run"] < 0.97 * losses["plain"]
     assert any(name == "site × ad" for name in results["run"].fields)
     assert not any("×" in name for name in results["plain"].fields)
+
+
+def test_a_regression_with_too_many_weights_to_be_solved_is_trained_in_batches(run, tmp_path, monkeypatch):
+    for module in (exact, crosses):
+        monkeypatch.setattr(module, "MOST", 10)
+    options = {"click": "click", "bid": "bid", "truth": "truth"}
+    rough = bidwise.train(table(), out=tmp_path / "run", model="logistic_regression", **options)
+    assert len(rough.fits["log_loss"].history) > 1  # passes of Adam
+    losses = [each.evaluation.models["log_loss"].log_loss for each in (rough, run[1]["plain"])]
+    assert losses[0] < 1.01 * losses[1]
+    new = table(5_000, 11)
+    ctr, clicks = bidwise.load(tmp_path / "run").predict(new), new["click"].to_numpy()  # trained again on all rows
+    assert -np.log(np.where(clicks == 1, ctr, 1 - ctr)).mean() < 1.03 * losses[1]
+    searched = bidwise.train(table(3_000), out=tmp_path / "search", **options, budget_seconds=1.0)
+    assert searched.evaluation.models[searched.chosen].normalised_entropy < 1
 
 
 def test_a_row_is_the_same_alone_in_a_file_and_without_torch(run, tmp_path):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from helpers import needs_gpu
@@ -13,6 +14,7 @@ import bidwise
 from bidwise.data.ads import Ads
 from bidwise.evaluation.calibration import shrunk_line
 from bidwise.models import MODELS, Ensemble, SparseLogisticRegression
+from bidwise.report.train_sentences import verdict
 from bidwise.study import search as search_module
 from bidwise.study.recipe import SOLVED, Recipe
 from bidwise.study.search import affordable, budget, searched, seconds
@@ -279,3 +281,23 @@ def test_members_on_a_gpu_are_those_of_a_cpu(ads, valid):
     there, here = (trained(recipe, ads, valid, VALUES, device=device).model for device in ("cuda", "cpu"))
     close = {"rtol": 1e-3, "atol": 1e-3}
     torch.testing.assert_close(logits_of(there, valid.features).cpu(), logits_of(here, valid.features), **close)
+
+
+@pytest.mark.parametrize("clicks", [5, 20, 60])
+def test_a_model_of_few_clicks_that_is_worse_than_their_rate_is_called_so_first(clicks, tmp_path):
+    random = np.random.default_rng(1)
+    rows, last = 1500, max(1, clicks // 10)  # clicks of the validation rows, and of the test rows after them
+    bounds = ((0, 1200, clicks - 2 * last), (1200, 1350, last), (1350, 1500, last))
+    at = np.concatenate([random.choice(np.arange(*ends), many, replace=False) for *ends, many in bounds])
+    columns = {"site": random.integers(0, 20, rows), "user": random.integers(0, 500, rows), "age": random.random(rows)}
+    columns |= {"time": np.arange(rows), "bid": random.uniform(0.5, 2, rows), "click": np.isin(np.arange(rows), at) * 1}
+    options = {"click": "click", "bid": "bid", "time": "time", "categorical": ["site", "user"], "budget_seconds": 1.0}
+    result = bidwise.train(pl.DataFrame(columns), out=tmp_path / "run", **options)
+    test = pl.read_parquet(tmp_path / "run" / "test.parquet")
+    clicked, ctr = test["click"].to_numpy(), test[result.chosen].to_numpy()
+    losses = [-np.log(np.where(clicked == 1, x, 1 - x)).mean() for x in (ctr, clicked.mean())]
+    assert losses[0] < 1.5 * losses[1]
+    assert (verdict(result)[0].kind == "worse") == (losses[0] > losses[1])
+    fit = result.fits[result.chosen]
+    assert abs(fit.slope - 1) < 0.2
+    assert abs(fit.intercept) < 0.2
