@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bidwise.evaluation.calibration import Platt, calibrator
+from bidwise.evaluation.calibration import Platt
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.intervals import unit_interval
 from bidwise.values import Floats
@@ -109,10 +109,8 @@ def platt_scaled(logits: Tensor, seen: Tensor, clicks: Tensor) -> Tensor:
     tensor([0.7500], dtype=torch.float64)
     """
     rows = zip(*(x.double().cpu().reshape(-1, x.shape[-1]) for x in (seen.sigmoid(), clicks)), strict=True)
-    fitted = [calibrator("platt", ctr, labels) for ctr, labels in rows]
-    lines = torch.tensor(
-        [(line.slope, line.intercept) for line in fitted if isinstance(line, Platt)], dtype=torch.float64
-    )
+    fitted = [Platt.fit(ctr, labels) for ctr, labels in rows]
+    lines = torch.tensor([(line.slope, line.intercept) for line in fitted], dtype=torch.float64)
     slope, intercept = lines.T.to(logits.device).reshape(2, *logits.shape[:-1], 1)
     scaled: Tensor = slope * logits + intercept
     return scaled

@@ -10,8 +10,7 @@ from bidwise.data.store import SPLITS
 from bidwise.evaluation.estimate import Estimate, signed
 from bidwise.report.drawing import Panel
 from bidwise.report.formatting import counted, number, per_cent
-from bidwise.report.loss_styles import in_order
-from bidwise.report.sections import Cell, Column, Table
+from bidwise.report.sections import Cell, Table
 from bidwise.study.recipe import BASELINE
 from paper.criteo_results import CriteoResult, Levels, LossResult, Protocol
 from paper.experiment_figures import criteo_curves, errors, histogram, lam_grid
@@ -28,6 +27,8 @@ from paper.experiment_views import (
     tables_of,
     versus,
 )
+from paper.loss_styles import in_order
+from paper.measure_tables import Column
 from paper.pictures import Picture
 
 MODELS = {"deepfm": "DeepFM", "dcn": "DCN", "dcnv2": "DCN-V2", "logistic_regression": "Logistic regression"}

@@ -15,13 +15,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from bidwise.evaluation.estimate import NONE, Estimate, Outcome
 from bidwise.losses.definition import surrogate_of
-from bidwise.report.curves import named_lines
-from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Whisker, ticks, whiskers
+from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Whisker, named_lines, ticks, whiskers
 from bidwise.report.formatting import number
-from bidwise.report.loss_styles import FAMILIES, family_of, in_order, look_of
 from bidwise.report.sections import OUTCOMES
 from paper.comparisons import Difference, points
 from paper.criteo_results import CriteoResult
+from paper.loss_styles import FAMILIES, family_of, in_order, look_of
 from paper.pictures import Picture
 from paper.synthetic_results import CellGain, Histogram, MapResult, SyntheticResult
 

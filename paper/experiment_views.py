@@ -12,10 +12,11 @@ import numpy as np
 from bidwise.evaluation.estimate import NONE, Estimate
 from bidwise.report.drawing import COLOURS, Panel
 from bidwise.report.formatting import counted, number, per_cent
-from bidwise.report.loss_styles import in_order
-from bidwise.report.sections import OUTCOMES, Cell, Column, Table, by_column, measure_columns, setting
+from bidwise.report.sections import OUTCOMES, Cell, Table, setting
 from bidwise.study.recipe import BASELINE
 from paper.experiment_figures import errors, histogram, level, market_map, surrogates, synthetic_curves
+from paper.loss_styles import in_order
+from paper.measure_tables import Column, by_column, measure_columns
 from paper.pictures import Picture
 from paper.recipes_results import RECIPES, RecipesResult
 from paper.synthetic_results import LossResult, MapResult, ReadingsResult, RegimesResult, SyntheticResult

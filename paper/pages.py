@@ -10,13 +10,13 @@ from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Outcome
 from bidwise.json_files import read_json
 from bidwise.report.build import run_of, runs_page
-from bidwise.report.loss_styles import losses_section
 from bidwise.report.sections import Run, RunPage, Section
 from bidwise.run_folder import result_from_json, write_text
 from paper.criteo_results import CriteoResult
 from paper.criteo_view import criteo_view
 from paper.experiment_figures import forest
 from paper.experiment_views import Comparison, Experiment, readings_view, recipes_view, regimes_view, synthetic_view
+from paper.loss_styles import losses_section
 from paper.pictures import Picture, drawings, grid_ends, write
 from paper.recipes_results import RecipesResult
 from paper.synthetic_results import ReadingsResult, RegimesResult, SyntheticResult

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import bidwise
+from bidwise.checks import check_name
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS, World
 from bidwise.json_files import from_json, to_json
@@ -110,7 +111,10 @@ def checked(config: RegimesConfig) -> RegimesConfig:
     """The options with what is fixed, or an error that names what cannot be used."""
     sizes = dict.fromkeys(("validation_ads", "test_ads"), max(SIZES))
     check_wholes(config, repeats=2, epochs=1, training_ads=2, **sizes)
-    return replace(config, lams=config.lams or LAMS, student=STUDENT)
+    for name in config.maps:
+        check_name("maps", name, [m.name for m in MAPS])
+    maps = tuple(m.name for m in MAPS if not config.maps or m.name in config.maps)
+    return replace(config, lams=config.lams or LAMS, maps=maps, student=STUDENT)
 
 
 def run(
@@ -120,7 +124,8 @@ def run(
     config = checked(config)
     folder = open_folder(out, {"experiment": "regimes", **asdict(config)})
     where = environment(device)  # now: the sources may change while it runs
-    cells = list(dict.fromkeys(cell for m in MAPS for row in m.cells for cell in row))
+    asked = [m for m in MAPS if m.name in config.maps]
+    cells = list(dict.fromkeys(cell for m in asked for row in m.cells for cell in row))
     groups = _groups(cells, together=device != "cpu")
     tasks = [
         Task(f"worlds-{at:02d}", partial(_gains, config, group, device), amount=_models(config, group), key=str(group))
@@ -133,7 +138,7 @@ def run(
         for cell, found in zip(group, all_found, strict=True)
     }
     maps = []
-    for m in MAPS:
+    for m in asked:
         losses = {loss: tuple(tuple(gains[cell][loss] for cell in row) for row in m.cells) for loss in m.losses}
         maps.append(MapResult(m.name, _rounded(m.x), _rounded(m.y), losses))
     counts = {loss: Counts.of([found[loss] for found in gains.values() if loss in found]) for loss in GAINS}

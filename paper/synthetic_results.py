@@ -202,6 +202,7 @@ class RegimesConfig:
         validation_ads: ads of the auctions that select epoch and lam.
         test_ads: ads of the auctions that measure welfare.
         lams: weights of the log loss to try; by default 0.003 to 300.
+        maps: names of maps, misspecification_correlation, spread_size and teacher; by default all three.
         student: set by the experiment.
     """
 
@@ -212,6 +213,7 @@ class RegimesConfig:
     validation_ads: int = 100_000
     test_ads: int = 200_000
     lams: tuple[float, ...] = ()
+    maps: tuple[str, ...] = ()
     student: str = ""
 
 

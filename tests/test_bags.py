@@ -20,10 +20,8 @@ from bidwise.data.table_files import open_table
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.models.bags import folded
-from bidwise.report.train_sentences import doubts
-from bidwise.table import prepare as prepare_module
+from bidwise.report.train_sentences import table_doubts
 from bidwise.table import train
-from bidwise.table.config import Config, Data
 from bidwise.table.model import Drift
 from bidwise.training.exact import fit_exact
 from bidwise.values import SLOTS
@@ -314,7 +312,7 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     commas = as_text(logged(seed=4), ", ")
     other = train(commas, out=tmp_path / "commas", continue_from=run).table
     assert other.refresh.unknown["interests"] > 0.5
-    assert any("of the values of 'interests'" in words for words in doubts(other))
+    assert any("of the values of 'interests'" in words for words in table_doubts(other))
     with pytest.raises(bidwise.InputError, match="out must be another folder than the run to continue"):
         train(today, out=run, continue_from=run)
     test = pl.read_parquet(tmp_path / "run" / "test.parquet")
@@ -346,10 +344,3 @@ def test_the_estimator_takes_frames_with_lists():
         ctr = model.predict_proba(part)[:, 1]
         losses.append(-np.log(np.where(held_out["click"] == 1, ctr, 1 - ctr)).mean())
     assert losses[0] < losses[1] - 0.05
-
-
-def test_room_on_the_disk_is_asked_for_all_slots(tmp_path, monkeypatch):
-    asked, room = [], prepare_module._check_room
-    monkeypatch.setattr(prepare_module, "_check_room", lambda *given: asked.append(given[-1]) or room(*given))
-    prepare_module.prepare(logged(), Config(Data(**ROLES)), tmp_path / "run")
-    assert sum(column.slots for column in asked[0]) == 4 + 4 + 3

@@ -79,6 +79,29 @@ def test_a_pair_and_a_triple_that_matter_are_found_and_nothing_else():
     assert [cross.name for cross in found_in(pair=0.0).crosses] == ["noise / 8", "noise / 24"]
 
 
+def smooth(rows, seed):
+    """Clicks that depend on two of three numbers together, without an effect of any by itself."""
+    random = np.random.default_rng(seed)
+    x, y, noise = random.normal(size=(3, rows))
+    truth = 1 / (1 + np.exp(1.5 - 1.2 * np.sin(1.5 * x + 1.2 * y)))
+    click = (random.random(rows) < truth).astype(np.int8)
+    return pl.DataFrame({"x": x, "y": y, "noise": noise, "click": click, "bid": np.ones(rows), "truth": truth})
+
+
+def test_numbers_are_combined_in_coarse_and_in_fine_cells(tmp_path, monkeypatch):
+    new, errors = smooth(20_000, 1), {}
+    options = {"click": "click", "bid": "bid", "truth": "truth", "model": "logistic_regression", "refit": False}
+    for name, finer in {"fine": {2: (16,)}, "both": crosses.FINER}.items():
+        monkeypatch.setattr(crosses, "FINER", finer)
+        bidwise.train(smooth(12_000, 0), out=tmp_path / name, **options)
+        model = bidwise.load(tmp_path / name)
+        errors[name] = np.mean((model.predict(new) - new["truth"].to_numpy()) ** 2)
+        assert [cross.name for cross in model.encoder.crosses if len(cross.of) > 1] == [
+            f"x × y / {groups}" for groups in finer[2]
+        ]
+    assert errors["both"] < 0.8 * errors["fine"]
+
+
 def test_words_of_combinations_can_be_learned_from_other_rows():
     encoder = found_in(pair=1.6)
     rows = table(300, 5)
@@ -169,10 +192,18 @@ def test_a_refresh_keeps_combinations_and_what_is_known(run, tmp_path):
     assert after < before
 
 
-def test_a_default_run_resumes_and_can_be_repeated_from_its_files(tmp_path):
+def test_a_default_run_has_an_early_model_resumes_and_can_be_repeated_from_its_files(tmp_path):
     rows, options = table(3_000), {"click": "click", "bid": "bid", "budget_seconds": 1.0}
-    first = bidwise.train(rows, out=tmp_path / "run", **options)
+    early = []
+
+    def predicted(work, done, detail=""):
+        if not early and "best so far: the solved regression" in detail:
+            early.append(bidwise.load(tmp_path / "run" / "early").predict(rows))
+
+    first = bidwise.train(rows, out=tmp_path / "run", **options, progress=predicted)
     assert first.search is not None
+    assert np.corrcoef(early[0], bidwise.load(tmp_path / "run").predict(rows))[0, 1] > 0.9
+    assert not (tmp_path / "run" / "early").exists()
     (tmp_path / "run" / "model.pt").unlink()
     again = bidwise.train(rows, out=tmp_path / "run", **options)
     assert again.evaluation.models == first.evaluation.models

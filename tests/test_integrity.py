@@ -143,7 +143,7 @@ def test_a_model_of_an_older_version_is_rejected_with_the_fix(run):
     about = json.loads((run / "model.json").read_text())
     (run / "model.json").write_text(json.dumps(about | {"version": 1}))
     record(run, "model.json")
-    assert "must be of version 3, found 1; train again" in rejected("model.json", bidwise.load, run)
+    assert "must be a model of version 3, found 1; train again" in rejected("model.json", bidwise.load, run)
 
 
 def test_a_ctr_that_is_not_finite_is_never_written(run, tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ import bidwise
 from bidwise.data.ads import Ads
 from bidwise.evaluation.calibration import shrunk_line
 from bidwise.models import MODELS, Ensemble, SparseLogisticRegression
-from bidwise.report.train_sentences import verdict
+from bidwise.report.train_sentences import train_verdict
 from bidwise.study import search as search_module
 from bidwise.study.recipe import SOLVED, Recipe
 from bidwise.study.search import affordable, budget, searched, seconds
@@ -211,7 +211,7 @@ def test_a_network_is_also_tried_beside_the_solved_regression(ads, valid, monkey
     told = []
     network = replace(DEEP, learning_rate=0.05, epochs=2)
     recipes = [network, SOLVED]
-    search, served = searched(recipes, ads, valid, VALUES, best=lambda name, value: told.append((name, value)))
+    search, served = searched(recipes, ads, valid, VALUES, best=lambda served, value: told.append((served, value)))
     assert [each.setting for each in search.attempts] == [2, 1, 3]
     both = next(each for each in search.attempts if each.recipe.beside)
     alone = [trained(recipe, ads, valid, VALUES, calibrate=False).model for recipe in (network, SOLVED)]
@@ -297,7 +297,7 @@ def test_a_model_of_few_clicks_that_is_worse_than_their_rate_is_called_so_first(
     clicked, ctr = test["click"].to_numpy(), test[result.chosen].to_numpy()
     losses = [-np.log(np.where(clicked == 1, x, 1 - x)).mean() for x in (ctr, clicked.mean())]
     assert losses[0] < 1.5 * losses[1]
-    assert (verdict(result)[0].kind == "worse") == (losses[0] > losses[1])
+    assert (train_verdict(result)[0].kind == "worse") == (losses[0] > losses[1])
     fit = result.fits[result.chosen]
     assert abs(fit.slope - 1) < 0.2
     assert abs(fit.intercept) < 0.2

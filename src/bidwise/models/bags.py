@@ -16,7 +16,7 @@ from torch import Tensor
 from bidwise.checks import check_whole
 from bidwise.values import MISSING
 
-MOST = 1000  # slots of a bag: an ad has room for all of them in every batch
+_MOST_SLOTS = 1000  # slots of a bag: an ad has room for all of them in every batch
 Values = int | tuple[int, int]  # values of a field, or values and slots of a bag
 
 
@@ -29,7 +29,7 @@ def values_and_slots(cardinalities: Sequence[Values]) -> tuple[list[int], list[i
     pairs = [tuple(each) if isinstance(each, tuple | list) else (each, 1) for each in cardinalities]
     for values, slots in pairs:
         check_whole("cardinalities", values, 1)
-        check_whole("slots", slots, 1, MOST)
+        check_whole("slots", slots, 1, _MOST_SLOTS)
     return [values for values, _ in pairs], [slots for _, slots in pairs]
 
 

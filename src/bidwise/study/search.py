@@ -152,7 +152,7 @@ def searched(
     out: Path | None = None,
     plain: int | None = None,
     show: Show = lambda share: None,
-    best: Callable[[str, float], None] = lambda name, value: None,
+    best: Callable[[Served, float], None] = lambda served, value: None,
     **options: Any,
 ) -> tuple[Search, list[Served]]:
     """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, by
@@ -202,7 +202,7 @@ def searched(
     def in_full(number: int, recipe: Recipe, served: Served) -> None:
         models.append((added(number, recipe, served), number, served))
         value, _, first = min(models, key=lambda each: each[:2])
-        best(name_of(first.recipe), sign * value)
+        best(first, sign * value)
 
     def call(number: int, recipe: Recipe, suffix: str = "") -> Call:
         name = f"search-{number}{suffix}"

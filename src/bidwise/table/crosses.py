@@ -25,21 +25,22 @@ from torch import Tensor
 
 from bidwise.data.ads import Ads
 from bidwise.data.columns import Bag, Cross, Encoder, Numeric
-from bidwise.evaluation.fitting import rows_of
+from bidwise.evaluation.calibration import rows_of
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import LOSSES
 from bidwise.models import SparseLogisticRegression
-from bidwise.training.exact import MOST, fit_exact
+from bidwise.training.exact import MOST, SHORT, fit_exact
 from bidwise.training.validation import logits_of
 from bidwise.values import FIRST, Floats
 
 ROUNDS = 3  # of testing; from the second on with triples
 EACH = 12  # combinations of a round
-PAIRS = 8  # of those found, extended to triples
+PAIRS = 24  # of those found, extended to triples
 LEAST = 4.0  # z of a combination: exceeded by one of 30,000 without information
 PRIOR = 10.0  # k: a variance of cells of 0.1
 COUNT, SHARE = 4, 50_000  # rows, at least, of a combination with an id of its own, and one of how many
-GROUPS = 16  # of the bins of a number in a combination
+GROUPS = (0, 16, 8, 5)  # of the bins of a number, by how many numbers a combination has
+FINER = {2: (4, 8, 16), 3: (4, 8)}  # several for numbers with each other: coarse cells have weights next to fine ones
 SMOOTH = (8, 24)  # groups of neighbouring bins, which get weights next to those of the bins
 CELLS = 2**21  # beyond, cells are numbered by those that occur
 ROWS = 2**18  # of the training rows, evenly spaced, that the search takes
@@ -81,7 +82,7 @@ def with_crosses(
         chosen = _tested(tests, encoder, train, fitted, np.random.default_rng(number))
         if not chosen:
             break
-        more = [_learned(_spec(encoder, of), encoder, train.ids, min_count) for of in chosen]
+        more = [_learned(spec, encoder, train.ids, min_count) for of in chosen for spec in _finer(encoder, of)]
         longer = _Fitted.of(encoder, [*fitted.crosses, *more], train, valid, start=fitted.model)
         worse = longer.losses - fitted.losses
         if float(worse.mean()) > float(worse.std()) / len(worse) ** 0.5:
@@ -116,15 +117,16 @@ class _Fitted:
             model.bias.data.copy_(start.bias.data)
             model.table.weight.data[: len(start.table.weight)] = start.table.weight.data
         ads, others = (rows.with_crosses(encoder, crosses) for rows in (train, valid))
-        fit_exact(model, ads, loss=LOSSES["log_loss"], l2=None)
+        fit_exact(model, ads, loss=LOSSES["log_loss"], l2=None, passes=SHORT)
         ctr = torch.sigmoid(logits_of(model, ads.features).double()).numpy()
         logits = logits_of(model, others.features).double()
         return _Fitted(crosses, model, ctr, cross_entropy(logits, others.labels, others.weights, "none"))
 
 
-def _spec(encoder: Encoder, of: tuple[str, ...], groups: int = GROUPS, name: str | None = None) -> Cross:
+def _spec(encoder: Encoder, of: tuple[str, ...], groups: int | None = None, name: str | None = None) -> Cross:
     """A combination without words."""
     columns = {column.name: column for column in encoder.columns}
+    groups = groups or GROUPS[_numbers(encoder, of)]
     joined = [groups if isinstance(columns[x], Numeric) and columns[x].field.values > FIRST + groups else 0 for x in of]
     sizes = tuple(columns[x].field.values for x in of)
     name = name or " × ".join(of)
@@ -132,6 +134,19 @@ def _spec(encoder: Encoder, of: tuple[str, ...], groups: int = GROUPS, name: str
         name += " combined"
     slots = max(columns[x].field.slots for x in of)
     return Cross(name, NO_WORDS, of=of, sizes=sizes, groups=tuple(joined), slots=slots)
+
+
+def _numbers(encoder: Encoder, of: tuple[str, ...]) -> int:
+    """How many of the columns are numbers."""
+    return sum(isinstance(column, Numeric) for column in encoder.columns if column.name in of)
+
+
+def _finer(encoder: Encoder, of: tuple[str, ...]) -> list[Cross]:
+    """A combination as columns of the regression: one, or several of numbers with coarse and with fine groups."""
+    if (numbers := _numbers(encoder, of)) not in FINER:
+        return [_spec(encoder, of)]
+    specs = [_spec(encoder, of, groups, f"{' × '.join(of)} / {groups}") for groups in FINER[numbers]]
+    return list({spec.groups: spec for spec in specs}.values())
 
 
 def _smoothed(encoder: Encoder) -> list[Cross]:
@@ -159,7 +174,7 @@ def _untested(
 ) -> list[tuple[str, ...]]:
     """All pairs, and triples of the pairs that were found, in the order of the columns; of ``bags`` one at most."""
     found = {frozenset(of) for of in known}
-    pairs = [of for of in known if len(of) == 2][:PAIRS] if triples else []
+    pairs = [of for of in dict.fromkeys(known) if len(of) == 2][:PAIRS] if triples else []
     sets = [*map(frozenset, combinations(names, 2)), *(frozenset((*of, x)) for of in pairs for x in names)]
     tests = dict.fromkeys(each for each in sets if each not in found and len(each) > 1 and len(each & bags) < 2)
     return [tuple(sorted(each, key=names.index)) for each in tests]

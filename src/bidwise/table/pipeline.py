@@ -41,9 +41,9 @@ from bidwise.run_folder import (
 )
 from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, SOLVED, Recipe
-from bidwise.study.search import Search, budget, searched
+from bidwise.study.search import Search, budget, name_of, searched
 from bidwise.study.served import Served, numbers, trained
-from bidwise.table.config import AUTO, Config, nested, option_key, read_toml, resolved
+from bidwise.table.config import AUTO, Config, nested, option_key, read_config, resolved
 from bidwise.table.importance import importance
 from bidwise.table.model import MODEL_FILES, ModelFile, members_of
 from bidwise.table.plan import candidates, recipes
@@ -54,6 +54,7 @@ from bidwise.training.validation import logits_across, predict
 from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
+EARLY = "early"  # in a run folder, while it lasts: the first model that was trained in full
 REGRESSION = "regression"  # a solved logistic regression, a reference of the test
 TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
 
@@ -97,7 +98,7 @@ def train(
     >>> result.chosen, result.table.splits["test"].ads
     ('log_loss', 60)
     """
-    sections = nested(config.flat()) if isinstance(config, Config) else read_toml(Path(config)) if config else {}
+    sections = nested(config.flat()) if isinstance(config, Config) else read_config(Path(config)) if config else {}
     if continue_from is not None:
         if config is not None:
             raise InputError("cannot be combined with --continue; remove it", argument="config")
@@ -121,7 +122,7 @@ def _roles(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
     if fixed:
         words = f"is fixed in the prepared store {store.folder}, found {values[fixed[0]]!r}; remove it"
         raise InputError(words, argument=fixed[0].removeprefix("data."))
-    known = store.schema["config"] if "table" in store.schema else {"data.click": "clicks"}
+    known = store.schema.get("config", {})
     return nested({key: value for key, value in known.items() if key.startswith("data.")})["data"]
 
 
@@ -154,7 +155,7 @@ def run(
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
         if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
-            choosing, held_out = halves(valid, config.train.seed, prepared.folder)
+            choosing, held_out = halves(valid, config.train.seed)
         models, search, told_apart = _trained(prepared, previous, choosing, held_out, device, show)
 
         result = distributed.first(lambda: _result(prepared, models, valid, held_out, show), tell=True)
@@ -224,8 +225,9 @@ def _trained(
     leading: list[str] = []  # the best model of the search so far
     step = _steps(plan, tried, show, leading)
 
-    def early(name: str, value: float) -> None:
-        leading[:] = [f"best so far: {name}, validation {config.train.metric} {value:.5g}"]
+    def early(served: Served, value: float) -> None:
+        leading[:] = [f"best so far: {name_of(served.recipe)}, validation {config.train.metric} {value:.5g}"]
+        distributed.first(partial(_write_early, prepared, served))
 
     shared: dict[str, Any] = {"ads": ads, "valid": valid, "cardinalities": prepared.store.cardinalities}
     shared["plain"] = prepared.plain
@@ -240,7 +242,7 @@ def _trained(
         found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE), best=early)
         search, (models[BASELINE], *others) = found
         plan = recipes(config, models[BASELINE].recipe, len(ads), searched=True)
-        if config.train.recipe == AUTO and models[BASELINE].recipe.parts[-1].solved:
+        if config.train.recipe == AUTO and models[BASELINE].recipe.solved:
             plan = {BASELINE: models[BASELINE].recipe}  # members of an ensemble would all be the same
         if held_out is not None and others:
             told_apart = distributed.first(partial(_power, config, models[BASELINE], others[0], held_out), tell=True)
@@ -337,8 +339,7 @@ def _importance(prepared: Prepared, model: nn.Module) -> tuple[Comparison, ...]:
     names = [field.name for field in store.fields][: prepared.plain]
     columns = dict(zip(names, spans([field.slots for field in store.fields]), strict=False))  # crosses come last
     units = lambda model, ads: _metrics(model, ads, prepared.config).per_unit  # noqa: E731
-    crossed = {} if encoder is None else {"crossed": encoder.crossed}
-    return importance(model, ads, columns, units, prepared.config.train.seed, **crossed)
+    return importance(model, ads, columns, units, prepared.config.train.seed, encoder.crossed)
 
 
 def _fit_result(served: Served, metric: str) -> FitResult:
@@ -375,19 +376,9 @@ def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served
     """The files of a run folder: the chosen model as ``bidwise predict`` reads it, the result, the checksums."""
     from bidwise.report import write_page
 
-    folder, recipe, metric = prepared.folder, served.recipe, result.settings.train.metric
-    for name in ENCODER_FILES:
-        if (store.folder / name).is_file():
-            shutil.copyfile(store.folder / name, folder / name)
-    save(folder / "model.pt", {name: tensor.cpu() for name, tensor in served.model.state_dict().items()})
+    folder, metric = prepared.folder, result.settings.train.metric
+    _write_model(folder, prepared, store, result.chosen, served)
     save(folder / STATE, [state_of(fit) for fit in served.fits])
-    about = ModelFile(
-        recipe=result.chosen,
-        loss=recipe.loss,
-        members=members_of(recipe, len(store.fields), prepared.plain),
-        cardinalities=tuple(store.cardinalities),
-    )
-    write_json(folder / "model.json", about)
     lines = [
         json.dumps({"loss_function": loss, "epoch": each.epoch, "loss": each.loss, metric: each.value}) + "\n"
         for loss, fit in result.fits.items()
@@ -397,4 +388,31 @@ def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served
     write_json(folder / "environment.json", made)
     write_page(result, folder)
     write_result(folder, result)
+    shutil.rmtree(folder / EARLY, ignore_errors=True)
     write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))
+
+
+def _write_model(folder: Path, prepared: Prepared, store: Store, name: str, served: Served) -> None:
+    """The files that :func:`bidwise.load` reads, next to the configuration and the checksums."""
+    for file in ENCODER_FILES:
+        if (store.folder / file).is_file():
+            shutil.copyfile(store.folder / file, folder / file)
+    save(folder / "model.pt", {key: tensor.cpu() for key, tensor in served.model.state_dict().items()})
+    about = ModelFile(
+        recipe=name,
+        loss=served.recipe.loss,
+        members=members_of(served.recipe, len(store.fields), prepared.plain),
+        cardinalities=tuple(store.cardinalities),
+    )
+    write_json(folder / "model.json", about)
+
+
+def _write_early(prepared: Prepared, served: Served) -> None:
+    """A folder for `bidwise predict` with the first model of a search, until the run ends."""
+    folder = prepared.folder / EARLY
+    if (folder / CHECKSUMS).exists():
+        return
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(prepared.folder / "config.toml", folder / "config.toml")
+    _write_model(folder, prepared, prepared.store, BASELINE, served)
+    write_checksums(folder, MODEL_FILES)

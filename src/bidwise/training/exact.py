@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.data.ads import Ads
-from bidwise.evaluation.fitting import rows_of
+from bidwise.evaluation.calibration import rows_of
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import BidWeightedLogLoss
 from bidwise.models.categorical import SparseLogisticRegression
@@ -53,12 +53,14 @@ def fit_exact(
     metric: str | Sequence[str | Metric] = "log_loss",
     l2: float | None = 0.0,
     prior: Prior | None = None,
+    passes: int = PASSES,
     show: Callable[[float], None] = lambda share: None,
 ) -> Fit:
     """The weights with the least mean loss + l2 Σ w², in ``model`` itself; an epoch of the history is a pass.
 
     Without ``l2`` the penalty of each column is found from the ads, and ``Fit.prior`` is the posterior of each
-    weight. With the ``prior`` of an earlier fit weights are drawn to their values there, each as much as it was known.
+    weight; its last solution takes ``passes`` at most. With the ``prior`` of an earlier fit weights are drawn to their
+    values there, each as much as it was known.
 
     All is computed in float64 from the model's own weights on. Gradients of values are added up as whole numbers,
     which have the same sum in any order: on any number of cores, and on a GPU, a run can be repeated bit by bit.
@@ -71,7 +73,7 @@ def fit_exact(
         problem.solve(prior.precision / (2 * problem.rows), prior.mean)
         found = Prior(problem.weights, prior.precision + problem.information())
     elif l2 is None:
-        found = problem.evident()
+        found = problem.evident(passes)
     else:
         problem.solve(torch.full_like(problem.weights, l2))
     metrics = [METRICS[m] if isinstance(m, str) else m for m in ([metric] if isinstance(metric, str) else metric)]
@@ -148,7 +150,7 @@ class _Problem:
         """Bias and weights."""
         return torch.cat([self.model.bias.detach().view(1), self.model.table.weight.detach().view(-1)]).double()
 
-    def evident(self, rounds: int = ROUNDS) -> Prior:
+    def evident(self, passes: int = PASSES, rounds: int = ROUNDS) -> Prior:
         """Solve with the penalty of each column that the ads speak for: γ_f = Σ_j (1 - posterior_j / variance_f) of its
         weights are determined by the ads, and variance_f = Σ_j w_j² / γ_f."""
         fields = self.model.table.field_of_rows()
@@ -159,7 +161,7 @@ class _Problem:
         variances = torch.full_like(total(self.weights), FIRST)
         for number in range(rounds):
             last = number == ROUNDS - 1
-            self.solve(1 / (2 * self.rows * variances)[fields], most=PASSES if last else SHORT)
+            self.solve(1 / (2 * self.rows * variances)[fields], most=passes if last else SHORT)
             known = self.information()
             if not last:
                 determined = total(known / (known + 1 / variances[fields])).clamp(min=1e-3)
