@@ -273,17 +273,24 @@ class Numeric:
 @dataclass(frozen=True, eq=False)
 class Cross(Categorical):
     """A combination of one to three other columns; its words are the ids of their values, as one number: id 0 for
-    those rarely or never seen together. Bins of numbers are joined into ``groups`` of neighbours."""
+    those rarely or never seen together. Bins of numbers are joined into ``groups`` of neighbours. With a bag among them
+    it is one too, of its values with those of the other columns."""
 
     kind: ClassVar = "cross"
     of: tuple[str, ...] = ()  # names of the columns
     sizes: tuple[int, ...] = ()  # ids of each when the words were learned; later ones are rare
     groups: tuple[int, ...] = ()  # of each; 0: unchanged ids
+    slots: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("of", "sizes", "groups"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def field(self) -> Field:
+        """The combination as models know it."""
+        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
 
     @cached_property
     def table(self) -> Combinations:
@@ -371,7 +378,7 @@ class Encoder:
                 filled[number] = len(rows) - np.isnan(numbers).sum() + odd
                 unknown[number] = outside.sum() + odd
             elif isinstance(column, Cross):  # its columns have been encoded
-                ids[:, at.start] = column.table.ids(self.parts(ids, column))
+                ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
             else:
                 found = column.ids(rows[column.name]).reshape(len(rows), at.stop - at.start)
                 ids[:, at] = found
@@ -379,16 +386,17 @@ class Encoder:
         return Encoded(ids, filled, unknown)
 
     def parts(self, ids: NDArray[np.int32], cross: Cross) -> list[NDArray[np.int32]]:
-        """The ids of the columns that a cross combines."""
-        starts = {column.name: at.start for column, at in zip(self.plain.columns, self.spans, strict=False)}
-        return [ids[:, starts[name]] for name in cross.of]
+        """The ids of the columns that a cross combines: of all rows, or of all rows for each slot."""
+        places = {column.name: at for column, at in zip(self.plain.columns, self.spans, strict=False)}
+        parts = [ids[:, places[name]].T for name in cross.of]
+        return [part if len(part) > 1 else part[0] for part in parts]
 
     def crossed(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """Ids with all crosses made again, of rows with changed plain columns."""
         ids = ids.copy()
         for column, at in zip(self.columns, self.spans, strict=True):
             if isinstance(column, Cross):
-                ids[:, at.start] = column.table.ids(self.parts(ids, column))
+                ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
         return ids
 
     def extended(self, fitted: Encoder) -> Encoder:
@@ -398,7 +406,7 @@ class Encoder:
         >>> old.extended(new).columns[0].vocabulary.to_list()
         ['a', 'b', 'c', 'd']
         """
-        known, columns = {column.name: column for column in fitted.columns}, []
+        known, columns = {column.name: column for column in fitted.columns}, list[Categorical | Numeric]()
         for column in self.columns:
             new = None if isinstance(column, Cross) else known[column.name]
             if isinstance(column, Categorical) and isinstance(new, Categorical):
@@ -407,6 +415,8 @@ class Encoder:
                 column = replace(column, vocabulary=pl.concat([words, more]), unknown=new.unknown)
                 if isinstance(column, Bag):  # lists may have become longer
                     column = replace(column, slots=max(column.slots, new.field.slots))
+            if isinstance(column, Cross):
+                column = replace(column, slots=max(x.field.slots for x in columns if x.name in column.of))
             columns.append(column)
         return Encoder(tuple(columns))
 
