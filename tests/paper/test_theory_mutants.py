@@ -1,4 +1,4 @@
-"""Changes to paper/theory.py that its tests notice, one at a time: all were run, none survives. A mutant replaces a line."""
+"""Changes to paper/theory.py, a line replaced in each, that its tests notice: all were run, and none survives."""
 
 import os
 import subprocess
