@@ -145,6 +145,36 @@ def test_the_exact_optimum_of_a_logistic_regression_with_bags_has_no_gradient():
     assert max(p.grad.abs().max() for p in model.parameters()) < 1e-4
 
 
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_a_regression_adds_up_the_values_of_a_bag_or_averages_them(power):
+    model = SparseLogisticRegression([4, (14, 3)], std=1.0).double()
+    model.power.fill_(power)
+    ids = torch.tensor([[0, 3, 5, 5], [2, 4, 1, 1], [3, 1, 1, 1], [1, 1, 0, 9]])
+    weights = model.table.weight[:, 0].tolist()
+    bags = [[3, 5, 5], [4], [1], [0, 9]]  # without a value that of missing ones
+    sums = [sum(weights[4 + x] for x in bag) / len(bag) ** power for bag in bags]
+    expected = [weights[first] + part for first, part in zip([0, 2, 3, 1], sums, strict=True)]
+    torch.testing.assert_close(model(ids), model.bias + torch.tensor(expected, dtype=torch.float64))
+    ads = Ads(ids.repeat(500, 1).int(), (torch.arange(2000) % 3 == 0).float(), torch.ones(2000))
+    fit_exact(model, ads, loss=LOSSES["log_loss"], l2=1e-3)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(ads.features), ads.labels.double())
+    (loss + 1e-3 * model.table.weight.square().sum()).backward()
+    assert max(p.grad.abs().max() for p in model.parameters()) < 1e-5
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_whether_values_add_up_is_found_from_clicks(power):
+    random = torch.Generator().manual_seed(1)
+    ads, _ = bag_ads(20_000)
+    known = ads.features[:, 1:] != 1
+    taste = torch.randn(14, generator=random)[ads.features[:, 1:]] * known
+    logits = (1 + power) * taste.sum(1) / known.sum(1).clamp(min=1) ** power - 1
+    clicks = (torch.rand(len(ads), generator=random) < torch.sigmoid(logits)).float()
+    model = SparseLogisticRegression([4, (14, 3)])
+    fit_exact(model, Ads(ads.features, clicks, ads.bids), loss=LOSSES["log_loss"], l2=None)
+    assert float(model.power) == power
+
+
 # columns
 
 

@@ -98,6 +98,9 @@ class Combinations:
     """Ids of combinations of columns, from the ids of the columns: words, which are such ids as one number, count from
     2, and all others have 0. Bins of numbers are joined into ``groups`` of neighbours, if these are not 0.
 
+    Ids of a column are ``(rows,)``, of a bag ``(slots, rows)``: then each of its values is combined, and slots without
+    one have 1.
+
     >>> Combinations([7, 3], sizes=(2, 4), groups=(0, 0)).ids([np.array([1, 0, 1, 9]), np.array([3, 3, 2, 3])]).tolist()
     [2, 3, 0, 3]
     """
@@ -108,22 +111,26 @@ class Combinations:
         self.known, self.sizes, self.groups = numbers[self.places], sizes, groups
 
     def keys(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """The ids of every row as one number; those that came later than the words are rare."""
-        keys = np.zeros(len(parts[0]), np.int64)
+        """The ids of every row as one number, -1 in slots without a value; ids that came later than the words are
+        rare."""
+        keys = np.zeros(1, np.int64)
         for part, size, groups in zip(parts, self.sizes, self.groups, strict=True):
             ids = np.where(part < size, part, RARE).astype(np.int64)
             if groups:
                 ids = np.where(ids < FIRST, ids, FIRST + (ids - FIRST) * groups // (size - FIRST))
             keys = keys * size + ids
+        for part in parts:
+            keys = np.where(part == MISSING, -1, keys) if part.ndim > 1 else keys
         return keys
 
     def ids(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
-        """The id of every row."""
+        """The id of every row, or of each of its slots."""
         keys = self.keys(parts)
-        if not len(self.known):
-            return np.full(len(keys), RARE, np.int32)
-        at = np.minimum(np.searchsorted(self.known, keys), len(self.known) - 1)
-        return np.where(self.known[at] == keys, FIRST + self.places[at], RARE).astype(np.int32)
+        found = np.where(keys < 0, MISSING, RARE)
+        if len(self.known):
+            at = np.minimum(np.searchsorted(self.known, keys), len(self.known) - 1)
+            found = np.where(self.known[at] == keys, FIRST + self.places[at], found)
+        return found.astype(np.int32)
 
 
 def check_columns(wanted: Iterable[str], columns: Iterable[str], table: str) -> None:

@@ -45,7 +45,7 @@ class _Served(nn.Module):
         self.network = network
 
     def forward(self, ids: Tensor) -> Tensor:
-        return torch.sigmoid(self.network(ids))
+        return torch.sigmoid(self.network(ids).double()).float()  # that of float32 ends at 1e-8 in onnxruntime
 
 
 def export_onnx(run: str | Path, out: str | Path) -> Exported:

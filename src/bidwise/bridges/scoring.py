@@ -61,22 +61,22 @@ class Scorer:
         """Ids of ads, ``(ads, columns)``."""
         check_columns(self.columns, columns, "the mapping")
         ids: list[list[int]] = []
-        lengths, starts = {}, []
+        lengths, places = {}, []
         for name, column in self.columns.items():
-            starts.append(len(ids))
             bag = isinstance(column, ListVocabulary)
             try:
                 found: Any = column.ids(_listed(columns[name], bag))
             except InputError as error:
                 raise InputError(f"column {name!r}: {error}") from None
+            places.append(slice(len(ids), len(ids) + len(found)) if bag and len(found) > 1 else len(ids))
             ids += found if bag else [found]
             lengths[name] = len(ids[-1])
         if len({*lengths.values()}) > 1:
             words = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise InputError(f"columns must be of one length, found {words}")
         plain = np.array(ids, dtype=np.int64)
-        crossed = [table.ids([plain[starts[at]] for at in of]) for of, table in self.crosses]
-        return np.stack([*plain, *crossed], axis=1)
+        crossed = [table.ids([plain[places[at]] for at in of]) for of, table in self.crosses]
+        return np.vstack([plain, *crossed]).T
 
     def ctr(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The CTR of ads that are ids already."""

@@ -92,12 +92,8 @@ def _float_text(numbers: pl.Series) -> pl.Series:
 def _number_text(text: pl.Series) -> pl.Series:
     """Numbers in text, such as 7.0 and 1e5, like the number."""
     whole = text.str.extract(WHOLE).replace("-0", "0")
-    rest = text.filter(whole.is_null() & text.is_not_null())
-    plain = rest.str.contains(PLAIN)
-    number = _float_text(rest.filter(plain).cast(pl.Float64))
-    found = whole.fill_null(text)
-    places = (whole.is_null() & text.is_not_null()).arg_true().filter(plain)
-    return found.scatter(places, number) if len(places) else found
+    plain = whole.is_null() & text.str.contains(PLAIN).fill_null(False)
+    return whole.fill_null(text).scatter(plain.arg_true(), _float_text(text.filter(plain).cast(pl.Float64)))
 
 
 def read_numbers(column: pl.Series) -> tuple[Floats, pl.Series]:
@@ -107,14 +103,12 @@ def read_numbers(column: pl.Series) -> tuple[Floats, pl.Series]:
     if dtype == pl.Categorical or isinstance(dtype, pl.Enum):
         column, dtype = column.cast(pl.String), pl.String()
     if dtype == pl.String:
-        read = column.cast(pl.Float64, strict=False)
-        if read.null_count() > column.null_count():  # the rest is trimmed, a word, or no number
-            places = (read.is_null() & column.is_not_null()).arg_true()
-            text = column.gather(places).str.strip_chars()
-            rest = text.cast(pl.Float64, strict=False)
-            rest = rest.fill_null(text.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64))
-            odd = rest.is_null() & ~text.is_in(MISSING_WORDS)
-            read, bad = read.scatter(places, rest), bad.scatter(places, odd)
+        text = column.str.strip_chars()
+        read = text.cast(pl.Float64, strict=False)
+        if read.null_count() > text.null_count():
+            truths = text.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64)
+            read = read.fill_null(truths)
+            bad = read.is_null() & text.is_not_null() & ~text.is_in(MISSING_WORDS)
     elif dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
         read = exact(column)
     else:
@@ -279,17 +273,24 @@ class Numeric:
 @dataclass(frozen=True, eq=False)
 class Cross(Categorical):
     """A combination of one to three other columns; its words are the ids of their values, as one number: id 0 for
-    those rarely or never seen together. Bins of numbers are joined into ``groups`` of neighbours."""
+    those rarely or never seen together. Bins of numbers are joined into ``groups`` of neighbours. With a bag among them
+    it is one too, of its values with those of the other columns."""
 
     kind: ClassVar = "cross"
     of: tuple[str, ...] = ()  # names of the columns
     sizes: tuple[int, ...] = ()  # ids of each when the words were learned; later ones are rare
     groups: tuple[int, ...] = ()  # of each; 0: unchanged ids
+    slots: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("of", "sizes", "groups"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def field(self) -> Field:
+        """The combination as models know it."""
+        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
 
     @cached_property
     def table(self) -> Combinations:
@@ -377,7 +378,7 @@ class Encoder:
                 filled[number] = len(rows) - np.isnan(numbers).sum() + odd
                 unknown[number] = outside.sum() + odd
             elif isinstance(column, Cross):  # its columns have been encoded
-                ids[:, at.start] = column.table.ids(self.parts(ids, column))
+                ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
             else:
                 found = column.ids(rows[column.name]).reshape(len(rows), at.stop - at.start)
                 ids[:, at] = found
@@ -385,16 +386,17 @@ class Encoder:
         return Encoded(ids, filled, unknown)
 
     def parts(self, ids: NDArray[np.int32], cross: Cross) -> list[NDArray[np.int32]]:
-        """The ids of the columns that a cross combines."""
-        starts = {column.name: at.start for column, at in zip(self.plain.columns, self.spans, strict=False)}
-        return [ids[:, starts[name]] for name in cross.of]
+        """The ids of the columns that a cross combines: of all rows, or of all rows for each slot."""
+        places = {column.name: at for column, at in zip(self.plain.columns, self.spans, strict=False)}
+        parts = [ids[:, places[name]].T for name in cross.of]
+        return [part if len(part) > 1 else part[0] for part in parts]
 
     def crossed(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """Ids with all crosses made again, of rows with changed plain columns."""
         ids = ids.copy()
         for column, at in zip(self.columns, self.spans, strict=True):
             if isinstance(column, Cross):
-                ids[:, at.start] = column.table.ids(self.parts(ids, column))
+                ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
         return ids
 
     def extended(self, fitted: Encoder) -> Encoder:
@@ -404,7 +406,7 @@ class Encoder:
         >>> old.extended(new).columns[0].vocabulary.to_list()
         ['a', 'b', 'c', 'd']
         """
-        known, columns = {column.name: column for column in fitted.columns}, []
+        known, columns = {column.name: column for column in fitted.columns}, list[Categorical | Numeric]()
         for column in self.columns:
             new = None if isinstance(column, Cross) else known[column.name]
             if isinstance(column, Categorical) and isinstance(new, Categorical):
@@ -413,6 +415,8 @@ class Encoder:
                 column = replace(column, vocabulary=pl.concat([words, more]), unknown=new.unknown)
                 if isinstance(column, Bag):  # lists may have become longer
                     column = replace(column, slots=max(column.slots, new.field.slots))
+            if isinstance(column, Cross):
+                column = replace(column, slots=max(x.field.slots for x in columns if x.name in column.of))
             columns.append(column)
         return Encoder(tuple(columns))
 

@@ -1,4 +1,5 @@
-"""Bags: fields with several values per ad, such as keywords; their vector is the mean over those values.
+"""Bags: fields with several values per ad, such as keywords; their vector is the mean over those values. (A regression
+may take the sum.)
 
 A bag with room for L values takes L columns of the features, its slots, which share the ids of one field. Slots that
 are not used contain the id of missing values: the ids show whether one counts, and no mask travels with them.
@@ -41,11 +42,6 @@ def shares(ids: Tensor, dtype: torch.dtype) -> Tensor:
     known = ids != MISSING
     counts = known | ~known.any(1, keepdim=True)
     return counts.to(dtype) / counts.sum(1, keepdim=True)
-
-
-def all_shares(ids: Tensor, slots: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The same for the columns of all fields, ``(ads, columns)``; 1 for fields that are no bags."""
-    return torch.cat([shares(part, dtype) for part in torch.split(ids, list(slots), 1)], 1)
 
 
 def folded(looked_up: Tensor, ids: Tensor, slots: Sequence[int]) -> Tensor:
