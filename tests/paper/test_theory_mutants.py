@@ -1,4 +1,4 @@
-"""Changes to paper/theory.py that its tests must notice, one at a time; a mutant is a line that is replaced."""
+"""Changes to paper/theory.py, a line replaced in each, that its tests notice: all were run, and none survives."""
 
 import os
 import subprocess
