@@ -70,7 +70,7 @@ def tables(run: Path) -> dict[str, list[str]]:
     if isinstance(result, RecipesResult):
         return {"gains": _gains(result)}
     assert isinstance(result, RegimesResult), f"{run}: a result of python -m paper"
-    return {"regimes": _regimes(result)}
+    return {"regimes": _regimes(result)} | ({"corners": _corners(result)} if result.config.corners else {})
 
 
 def _gains(result: RecipesResult) -> list[str]:
@@ -170,6 +170,18 @@ def _regimes(result: RegimesResult) -> list[str]:
     return _markdown(heads, rows)
 
 
+def _corners(result: RegimesResult) -> list[str]:
+    """Every cell of maps that have few."""
+    heads, rows = [], {loss: [f"`{loss}`"] for loss in result.summary}
+    for plot in result.maps:
+        for y, height in enumerate(plot.y.levels):
+            for x, width in enumerate(plot.x.levels):
+                heads.append(f"{plot.y.name} {height}, {plot.x.name} {width}")
+                for loss, cells in plot.losses.items():
+                    rows[loss].append(_points(cells[y][x]))
+    return _markdown(["loss", *heads], rows.values())
+
+
 def items() -> list[str]:
     """The paper's items: statements are functions of paper.theory that name theirs, with the tests that call them."""
     source = (ROOT / "tests" / "paper" / "test_theory.py").read_text(encoding="utf-8")
@@ -191,6 +203,7 @@ def _lines(runs: Sequence[Path]) -> Iterator[str]:
         made = json.loads((run / "environment.json").read_text(encoding="utf-8"))
         yield from ("", f"## `{run.name}`", "")
         yield f"*`{made['command']}`; {made['machine']}; commit {made['commit']}; [numbers]({run.name}/result.json).*"
+        yield from ("", f"*{made['note']}*") if "note" in made else ()
         for title, lines in tables(run).items():
             yield from ("", f"### {title}", "", *lines)
 

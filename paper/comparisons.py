@@ -26,10 +26,9 @@ class Difference(Estimate):
 
     repeats: Estimate
     auctions: Estimate
-    few: bool = False  # the auctions cannot tell
 
     @classmethod
-    def between(cls, repeats: Estimate, auctions: Estimate, few: bool = False) -> Difference:
+    def between(cls, repeats: Estimate, auctions: Estimate) -> Difference:
         """Both sources; a single repeat has no interval of its own, and then nothing is clear."""
         low, high = min(repeats.ci_low, auctions.ci_low), max(repeats.ci_high, auctions.ci_high)
         known = repeats.known and auctions.known
@@ -39,7 +38,6 @@ class Difference(Estimate):
             ci_high=high if known else math.nan,
             repeats=repeats,
             auctions=auctions,
-            few=few,
         )
 
     def __mul__(self, factor: float) -> Self:
@@ -47,10 +45,6 @@ class Difference(Estimate):
         return replace(super().__mul__(factor), repeats=self.repeats * factor, auctions=self.auctions * factor)
 
     __rmul__ = __mul__
-
-    @property
-    def enough(self) -> bool:
-        return not self.few
 
 
 def paired(chosen: Sequence[Floats], baseline: Sequence[Floats]) -> Difference:

@@ -87,7 +87,7 @@ class Category(NamedTuple):
     def drawn(self, uniform: Tensor) -> Tensor:
         """The value at quantile ``uniform``."""
         rest = 1 - (self.values + 1) ** (1 - self.power)
-        ranks = ((-rest * uniform).log1p() / (1 - self.power)).exp()
+        ranks: Tensor = ((-rest * uniform).log1p() / (1 - self.power)).exp()
         return (ranks.floor() - 1).clamp(0, self.values - 1)
 
     def below(self, rank: NDArray[Any]) -> Floats:
@@ -238,8 +238,8 @@ def sampled(world: CriteoWorld, uniform: Callable[..., Tensor], time: Tensor) ->
 def numpy_uniform(seed: int, number: int) -> Callable[..., Tensor]:
     """Uniform numbers of chunk ``number`` of ``seed``, the same with any torch."""
     random = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(number,))))
-    single = {torch.float32: np.float32, torch.float64: np.float64}
-    return lambda *shape, dtype: torch.from_numpy(random.random(shape, single[dtype]))
+    kinds: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
+    return lambda *shape, dtype: torch.from_numpy(random.random(shape, kinds[dtype]))
 
 
 def drawn(uniform: Callable[..., Tensor], rows: int) -> tuple[Tensor, Tensor, Tensor]:

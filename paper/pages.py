@@ -75,6 +75,7 @@ def experiment_page(run: Run, key: str) -> RunPage:
     """Verdict, gains, the paper's numbers, ours, figures, and how it was done."""
     shown = VIEWS[run.result.kind](run.result)
     headline, *others = verdict(shown)
+    others += [run.environment["note"]] if "note" in run.environment else []
     tables = [table for each in shown.comparisons for table in each.tables]
     lead = (
         f"Difference to the baseline on the same auctions, in % {shown.unit}, with 95 % intervals; full marks where "
@@ -112,7 +113,8 @@ def experiment_summary(result: Any) -> str:
 
 def _forest(shown: Experiment) -> Picture:
     label = f"difference to the baseline, % {shown.unit}"
-    panels = [forest(each.title, each.gains, label, families=bool(shown.losses)) for each in shown.comparisons]
+    families = bool(shown.losses) and not shown.worlds  # else what is compared are readings or recipes
+    panels = [forest(each.title, each.gains, label, families=families) for each in shown.comparisons]
     return Picture(
         shown.forest, tuple(panel for panel, each in zip(panels, shown.comparisons, strict=True) if each.gains)
     )

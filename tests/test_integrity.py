@@ -179,7 +179,7 @@ def test_the_row_is_counted_over_all_blocks(run, tmp_path, monkeypatch):
         return logits
 
     monkeypatch.setattr(Model, "_logits", failing)
-    monkeypatch.setattr(model_module, "STRETCH", 2**20)
+    monkeypatch.setattr(model_module, "_STRETCH", 2**20)
     monkeypatch.setattr(table_files, "BYTES", 100_000)
     for out in ("out.parquet", "out.csv"):
         seen = []

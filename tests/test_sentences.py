@@ -155,6 +155,7 @@ def trainings(folder):
     yield replace(result, fits={"log_loss": many}, refit=None)
     attempts = tuple(Attempt(at, fit.recipe, epochs, 0.4) for at, epochs in ((1, 0.5), (2, 0.5), (3, 0.5), (1, 2.0)))
     yield replace(result, search=Search("log_loss", attempts, 1), power=Power(0.08, None, 300))
+    yield replace(result, power=Power(0.01, None, 1_000))
     attempts = tuple(Attempt(at, fit.recipe, 2.0, loss) for at, loss in ((1, 0.4), (2, 0.3)))
     yield replace(result, search=Search("log_loss", attempts, 1), power=Power(math.nan, 120, 300))
     zero = {"difference": 0.0, "ci_low": 0.0, "ci_high": 0.0, "changed_auctions": 0}

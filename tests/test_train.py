@@ -115,7 +115,7 @@ def test_test_ads_are_the_newest_and_auctions_are_whole(run, table):
     parts = run.result.table.splits
     assert parts["train"].last <= parts["valid"].first <= parts["valid"].last  # seconds since 1970, shown as dates
     assert parts["valid"].last <= str(pl.from_epoch(table["time"])[rows.tolist()].min())
-    whole = table.filter(pl.col("auction").is_in(test["auction"].unique().to_list()))
+    whole = table.filter(pl.col("auction").is_in(table["auction"][rows.tolist()].unique().to_list()))
     assert len(whole) == len(test)
     assert sum(part.ads for part in parts.values()) == len(table)
     assert parts["train"].ads / len(table) == pytest.approx(0.8, abs=0.01)

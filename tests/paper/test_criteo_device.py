@@ -121,7 +121,6 @@ def test_bids_are_as_a_store_draws_them(ads, kind):
     assert about["kind"] == kind
     assert about["mean"] == pytest.approx(float(found["train"].double().mean()))
     assert about["quantiles"]["0.5"] == pytest.approx(float(found["train"].median()), rel=1e-4)
-    assert sum(about["histogram"]["counts"]) == 45_000
     logs = found["train"].double().log()
     if kind == "deepfm":  # without noise the rescaled output of the network, whose ends are 0 and 1
         quiet, _ = bids_module.drawn(

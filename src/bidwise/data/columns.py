@@ -92,12 +92,8 @@ def _float_text(numbers: pl.Series) -> pl.Series:
 def _number_text(text: pl.Series) -> pl.Series:
     """Numbers in text, such as 7.0 and 1e5, like the number."""
     whole = text.str.extract(WHOLE).replace("-0", "0")
-    rest = text.filter(whole.is_null() & text.is_not_null())
-    plain = rest.str.contains(PLAIN)
-    number = _float_text(rest.filter(plain).cast(pl.Float64))
-    found = whole.fill_null(text)
-    places = (whole.is_null() & text.is_not_null()).arg_true().filter(plain)
-    return found.scatter(places, number) if len(places) else found
+    plain = whole.is_null() & text.str.contains(PLAIN).fill_null(False)
+    return whole.fill_null(text).scatter(plain.arg_true(), _float_text(text.filter(plain).cast(pl.Float64)))
 
 
 def read_numbers(column: pl.Series) -> tuple[Floats, pl.Series]:
@@ -107,14 +103,12 @@ def read_numbers(column: pl.Series) -> tuple[Floats, pl.Series]:
     if dtype == pl.Categorical or isinstance(dtype, pl.Enum):
         column, dtype = column.cast(pl.String), pl.String()
     if dtype == pl.String:
-        read = column.cast(pl.Float64, strict=False)
-        if read.null_count() > column.null_count():  # the rest is trimmed, a word, or no number
-            places = (read.is_null() & column.is_not_null()).arg_true()
-            text = column.gather(places).str.strip_chars()
-            rest = text.cast(pl.Float64, strict=False)
-            rest = rest.fill_null(text.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64))
-            odd = rest.is_null() & ~text.is_in(MISSING_WORDS)
-            read, bad = read.scatter(places, rest), bad.scatter(places, odd)
+        text = column.str.strip_chars()
+        read = text.cast(pl.Float64, strict=False)
+        if read.null_count() > text.null_count():
+            truths = text.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64)
+            read = read.fill_null(truths)
+            bad = read.is_null() & text.is_not_null() & ~text.is_in(MISSING_WORDS)
     elif dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
         read = exact(column)
     else:
