@@ -77,7 +77,6 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.ranks
 	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.ingest
-	$(BIN)/python -m benchmarks.shuffles
 
 # HASHES=1, of CI: every file is the one whose hash is written down, and the project itself brings nothing along.
 $(INSTALLED): pyproject.toml constraints.txt requirements-ci.txt

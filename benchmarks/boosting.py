@@ -29,7 +29,7 @@ from benchmarks.harness import RESULTS, Machine, read, write
 from benchmarks.made_tables import KINDS, make_table
 from benchmarks.rivals import Rows, target_encoded
 from bidwise.data.splits import split
-from bidwise.evaluation import calibrator, unit_interval
+from bidwise.evaluation import Platt, unit_interval
 from bidwise.evaluation.metrics import log_losses
 
 WORLDS = ("mixed", "triples", "tail")
@@ -124,7 +124,7 @@ def points(method: Method, data: Data, settings: dict[str, float]) -> Iterator[t
         for name, x in (("valid", data.valid), ("test", data.test)):
             scores[name] += booster.predict(x, raw_score=True, start_iteration=done - EVERY, num_iteration=EVERY)
         raw = {name: bidwise.boosted_ctr(x) for name, x in scores.items()}
-        fitted = calibrator("platt", raw["valid"], clicks["valid"])
+        fitted = Platt.fit(raw["valid"], clicks["valid"])
         ctr = {name: fitted(x) for name, x in raw.items()}
         yield (
             Point(

@@ -1,7 +1,7 @@
 """Training on categories: what losses add to a step, vocabularies, batches from a file, and making the data.
 
 python -m benchmarks.categories          all cases, then docs/results/benchmarks.md
-python -m benchmarks.categories steps    one of them: steps, vocabulary, loader, mapped, pipeline
+python -m benchmarks.categories steps    one of them: steps, vocabulary, loader, pipeline
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import write
-from bidwise import WelfareLoss, fit
+from bidwise import WelfareLoss
 from bidwise.data import Ads
-from bidwise.data.store import SPLITS, Field, StoreWriter
 from bidwise.losses.named import named_loss, unchecked
 from bidwise.models import DeepFM
 from bidwise.training.arguments import Options
-from bidwise.training.batches import Batch, Shuffle
+from bidwise.training.batches import AdBatch, Shuffle
 from bidwise.training.run import Run
 from paper.dcn import DCN
 
@@ -71,7 +69,7 @@ class Steps:
     def __init__(self, model: nn.Module, ads: Ads, batch: int, updates: str = "lazy") -> None:
         options = Options(1, batch, 1e-3, "constant", None, 1, updates)
         self.run = Run(model, ads, None, STEPS["log_loss"], {}, options, 0)
-        self.batches: list[Batch] = list(Shuffle(ads, batch, [torch.Generator().manual_seed(0)]))
+        self.batches: list[AdBatch] = list(Shuffle(ads, batch, [torch.Generator().manual_seed(0)]))
         with torch.no_grad():
             self._agree(model)
 
@@ -186,7 +184,7 @@ def loader(count: int = 1_000_000, batch: int = 256, epochs: int = 5) -> list[Ro
     return rows
 
 
-def _checked(batch: Batch) -> Tensor:
+def _checked(batch: AdBatch) -> Tensor:
     """Numbers of the ads, if all columns are theirs."""
     number = batch.features[:, 0]
     fields = torch.equal(batch.features, number[:, None] + torch.arange(FIELDS, dtype=torch.int32))
@@ -200,42 +198,6 @@ def _epoch(shuffle: Shuffle) -> float:
     for _ in shuffle:
         pass
     return 1e3 * (time.perf_counter() - start)
-
-
-def mapped(count: int = 200_000, batch: int = 4096, runs: int = 3) -> list[Row]:
-    """`fit` of DeepFM for an epoch on a store, whose columns are mapped files, and on the same ads in memory, in turns.
-    Shares are of the time, and of the CPU's, that memory took in the same turn."""
-    values = cardinalities(100_000)
-    drew = drawn(values, count)
-    with tempfile.TemporaryDirectory() as folder:
-        writer = StoreWriter(Path(folder), dict.fromkeys(SPLITS, count))
-        for split in SPLITS:
-            for name in ("clicks", "bids"):
-                writer.column(split, name)[:] = getattr(drew, name).numpy()
-            writer.column(split, "features", width=FIELDS)[:] = drew.features.numpy()
-        fields = [Field(f"field{at}", number) for at, number in enumerate(values)]
-        there = writer.finish(fields=fields, about={}).ads("train")
-        kinds = {"memory": replace(there, **{name: getattr(there, name).clone() for name in COLUMNS}), "mapped": there}
-        taken: dict[str, list[tuple[float, float]]] = {where: [] for where in kinds}
-        losses = set()
-        for _ in range(runs):
-            for where, ads in kinds.items():
-                start, cpu = time.perf_counter(), time.process_time()
-                found = fit(DeepFM(values), ads, loss="log_loss", epochs=1, batch_size=batch, seed=0)
-                taken[where].append((time.perf_counter() - start, time.process_time() - cpu))
-                losses.add(float(found.history[-1]["loss"]))
-        if len(losses) > 1:
-            raise SystemExit(f"the same ads gave different losses: {losses}")
-    rows: list[Row] = []
-    for where, found in taken.items():
-        shares = [[mine[at] / other[at] for mine, other in zip(found, taken["memory"], strict=True)] for at in (0, 1)]
-        seconds, cpu_seconds = (statistics.median(each[at] for each in found) for at in (0, 1))
-        row: Row = {"case": "mapped", "features": where, "rows": count, "fields": FIELDS, "batch": batch, "runs": runs}
-        row |= {"rows_per_second": count / seconds, "rows_per_cpu_second": count / cpu_seconds}
-        row |= {"share": statistics.median(shares[0]), "cpu_share": statistics.median(shares[1])}
-        rows.append(row | {"cpu_share_low": min(shares[1]), "cpu_share_high": max(shares[1])})
-        print(rows[-1], flush=True)
-    return rows
 
 
 def pipeline(counts: Sequence[int] = (1_000_000, 5_000_000), runs: int = 3) -> list[Row]:
@@ -279,7 +241,7 @@ def _command(*words: str) -> tuple[float, float]:
     return seconds, megabytes
 
 
-CASES = {"steps": steps, "vocabulary": vocabulary, "loader": loader, "mapped": mapped, "pipeline": pipeline}
+CASES = {"steps": steps, "vocabulary": vocabulary, "loader": loader, "pipeline": pipeline}
 
 
 def main(wanted: list[str]) -> None:

@@ -11,8 +11,7 @@ from benchmarks.harness import read
 
 
 def main() -> None:
-    everything = read("losses_crossover")
-    rows = [row for row in everything if "," not in row["loss"]]
+    rows = [row for row in read("losses_crossover") if "," not in row["loss"]]
     for gap, surrogate in dict.fromkeys(tuple(row["loss"].split()[:2]) for row in rows):
         mine = [row for row in rows if row["loss"].startswith(f"{gap} {surrogate}")]
         mine = [row for row in mine if float(row["ads"]) / float(row["auctions"]) >= 512]  # below, the choice is clear
@@ -20,13 +19,7 @@ def main() -> None:
             mine = [row for row in mine if row["loss"].endswith("weighted")]
         _, pair = fit([row for row in mine if row["method"] == "direct"], pairs)
         call, ad = fit([row for row in mine if row["method"] == "fast"], lambda row: float(row["ads"]))
-        if (gap, surrogate) == ("signed", "logistic"):
-            signed_pair = pair
         print(f'    ("{gap}", "{surrogate}"): Speed(pair={pair:.2g}, call={call:.2g}, ad={ad:.2g}),')
-
-    ragged = [row for row in everything if "," in row["loss"] and float(row["ads"]) / float(row["auctions"]) >= 128]
-    call, ad = fit([row for row in ragged if row["method"] == "fast"], lambda row: float(row["ads"]))
-    print(f"RAGGED = Speed(pair={signed_pair:.2g}, call={call:.2g}, ad={ad:.2g})")
 
 
 def pairs(row: dict[str, str]) -> float:

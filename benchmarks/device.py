@@ -1,9 +1,8 @@
 """On a GPU: loss kernels by size, steps and epochs of training; torch and numpy are all that is needed there.
 
 python -m benchmarks.device            all cases
-python -m benchmarks.device smoke      on a CPU: whether the steps in plain torch run, compiled too
-python -m benchmarks.device losses     one of: losses, ragged, steps, without_graph, epoch, profile, streamed,
-                                       side_by_side
+python -m benchmarks.device smoke      on a CPU: whether steps run, ours and in plain torch, compiled too
+python -m benchmarks.device losses     one of: losses, ragged, steps, without_graph, epoch, profile, side_by_side
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from benchmarks.device_training import epoch, profile, side_by_side, smoke, steps, streamed, without_graph
+from benchmarks.device_training import epoch, profile, side_by_side, smoke, steps, without_graph
 from benchmarks.harness import write
 from bidwise import pairwise_welfare_loss
 from bidwise.losses import dispatch
@@ -205,12 +204,14 @@ CASES = {
     "without_graph": without_graph,
     "epoch": epoch,
     "profile": profile,
-    "streamed": streamed,
     "side_by_side": side_by_side,
 }
 
 
 def main(wanted: list[str]) -> None:
+    if "--help" in wanted:
+        print(__doc__)
+        return
     if wanted == ["smoke"]:
         for _ in smoke():
             pass

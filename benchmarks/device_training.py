@@ -8,13 +8,11 @@ from __future__ import annotations
 import copy
 import inspect
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +20,13 @@ from torch import Tensor, nn
 from benchmarks.categories import cardinalities
 from bidwise import fit
 from bidwise.data import Ads
-from bidwise.data.store import Field, StoreWriter
 from bidwise.losses.named import named_loss
-from bidwise.training import batches, mixing
 from bidwise.training.arguments import PRECISIONS, Options
 from bidwise.training.run import Run
 from paper.dcn import MODELS
 
 Row = dict[str, object]
-VOCABULARY, CRITEO, STREAMED = 1_100_000, 36_672_493, 16_000_000
+VOCABULARY, CRITEO = 1_100_000, 36_672_493
 BATCHES = (256, 512, 4096, 10_000)
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher")
 OVERHEAD = {256: 0.02, 10_000: 0.03}
@@ -61,18 +57,17 @@ class Steps:
         options = Options(1, batch, 1e-3, "constant", None, 1, precision=precision)
         self.run = Run(copy.deepcopy(model).train(), ads, None, loss, {}, options, 0, graph)
         self.precision = MATMUL[precision]
-        self.run.begin()
         self.number = 0
         self.ms(10)
 
     def ms(self, steps: int) -> float:
         torch.set_float32_matmul_precision(self.precision)
-        torch.cuda.synchronize()
+        _wait(self.run.device)
         start = time.perf_counter()
         for _ in range(steps):
             self.run.advance(self.number)
-            self.number = (self.number + 1) % (len(self.run.epoch.ends) - 1)
-        torch.cuda.synchronize()
+            self.number = (self.number + 1) % (len(self.run.under_way.ends) - 1)
+        _wait(self.run.device)
         return 1e3 * (time.perf_counter() - start) / steps
 
 
@@ -156,8 +151,13 @@ def _wait(device: torch.device) -> None:
 
 
 def smoke() -> Iterator[Row]:
-    """A few steps in plain torch on a CPU, called from Python and compiled: whether they run, and their losses."""
+    """A few steps on a CPU: whether they run, ours, in plain torch and compiled, and their losses."""
     ads, values = simulated(2_000, vocabulary=2_000, device="cpu")
+    ours = Steps(MODELS["deepfm"](values), ads, 64, named_loss("log_loss"), "float32")
+    print(
+        f"{'ours':22} {ours.ms(20):8.2f} ms, mean loss {float(ours.run.position.total) / ours.run.taken:.4f}",
+        flush=True,
+    )
     for compiled in (False, True):
         timed = PlainSteps(ads, values, 64, "float32", graph=False, compiled=compiled)
         ms = timed.ms(20)
@@ -282,42 +282,6 @@ def epoch() -> Iterator[Row]:
             f"20 steps before {first:.1f} s",
             flush=True,
         )
-
-
-def streamed() -> Iterator[Row]:
-    """Epochs over ads that stay in host memory or in a mapped store, as where a GPU has no room for them."""
-    ads, values = simulated(STREAMED)
-    untrained = MODELS["deepfm"](values).cuda()
-    with tempfile.TemporaryDirectory() as folder:
-        writer = StoreWriter(Path(folder), {"train": STREAMED})
-        for name, width in (("features", len(values)), ("clicks", None), ("bids", None)):
-            writer.column("train", name, width=width)[:] = getattr(ads, name).cpu().numpy()
-        fields = [Field(str(k), count) for k, count in enumerate(values)]
-        store = writer.finish(fields=fields, about={})
-        ways = {
-            "on the GPU": (ads, batches.SHARE, mixing.LARGE),
-            "in host memory": (ads.to("cpu"), 0.0, mixing.LARGE),
-            "in a mapped store": (store.ads("train"), 0.0, mixing.LARGE),
-            "in a mapped store, shuffled in blocks": (store.ads("train"), 0.0, 0),
-        }
-        for batch in (1024, 10_000):
-            for way, (some, share, large) in ways.items():
-                before = batches.SHARE, mixing.LARGE
-                batches.SHARE, mixing.LARGE = share, large
-                seconds = []
-                try:
-                    for _ in range(2):  # the first compiles
-                        model = copy.deepcopy(untrained)
-                        torch.cuda.synchronize()
-                        start = time.perf_counter()
-                        fit(model, some, epochs=1, batch_size=batch, precision="mixed")
-                        torch.cuda.synchronize()
-                        seconds.append(time.perf_counter() - start)
-                finally:
-                    batches.SHARE, mixing.LARGE = before
-                row: Row = {"case": "streamed", "model": "deepfm", "ads": STREAMED, "batch": batch, "way": way}
-                yield row | {"seconds": seconds[1], "rows_per_second": STREAMED / seconds[1]}
-                print(f"{batch:6,} {way:40} {STREAMED / seconds[1] / 1e6:6.2f} M rows/s", flush=True)
 
 
 def side_by_side() -> Iterator[Row]:

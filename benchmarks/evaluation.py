@@ -16,12 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from benchmarks.harness import Timing, together, write
 from benchmarks.table import write_page
-from bidwise.evaluation import Metrics, auc, calibrator
+from bidwise.evaluation import Metrics, auc
 
 ADS, SIZE = 4_608_000, 256  # the paper's Criteo test set, in its auctions
 
@@ -50,7 +49,6 @@ def beside_sklearn(ads: pl.DataFrame) -> list[dict[str, object]]:
     """The same number from both, equal to 1e-9 before anything is timed."""
     ctr, clicks, weights = (ads[name].to_numpy() for name in ("model_a", "click", "bid"))
     clicks = clicks.astype(np.float64)
-    tree = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
     offsets = np.arange(0, ADS + 1, SIZE)
     bids = ads["bid"].to_numpy()
     pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
@@ -58,10 +56,6 @@ def beside_sklearn(ads: pl.DataFrame) -> list[dict[str, object]]:
         "weighted AUC": (
             lambda: auc(ctr, clicks, weights=weights),
             lambda: roc_auc_score(clicks, ctr, sample_weight=weights),
-        ),
-        "isotonic fit and predict": (
-            lambda: calibrator("isotonic", ctr, clicks)(ctr).sum(),
-            lambda: tree.fit(ctr, clicks).predict(ctr).sum(),
         ),
     }
     rows = []
@@ -89,7 +83,7 @@ def whole_command(ads: pl.DataFrame) -> list[dict[str, object]]:
         ads.write_parquet(path)
         asked = f"evaluate {path} --ctr model_a model_b model_c --click click --bid bid".split()
         real = ["--auction", "auction"]
-        cases = {"real auctions": real, "calibrated": [*real, "--calibrate", "isotonic"]}
+        cases = {"real auctions": real, "calibrated": [*real, "--calibrate", "platt"]}
         cases |= {f"all auctions of {size}": ["--auction-size", str(size)] for size in (32, 256)}
         for case, more in cases.items():
             out = ["--out", str(Path(folder) / case.replace(" ", "_"))]

@@ -20,7 +20,7 @@ from bidwise.table import prepare, train
 
 WORLDS, ADS, ABSURD, FIELDS, VALUES = 4, 60_000, 5, 6, 20
 LOSSES = (("log_loss", None), ("log_plus", 0.3), ("log_plus", 3.0), ("bid_weighted", None))
-plain_columns, CAP = prepare._Numbers.columns, prepare.CAP
+plain_columns, CAP = prepare._Rows.stored, prepare.CAP
 
 
 def world(seed: int, absurd: int, spread: float) -> pl.DataFrame:
@@ -43,11 +43,11 @@ def world(seed: int, absurd: int, spread: float) -> pl.DataFrame:
 def share_of_optimum(table: pl.DataFrame, bids: str, loss: str, lam: float | None) -> float:
     """Of the welfare that the true CTR has on test ads."""
 
-    def in_full(numbers: Any, rows: Any) -> Any:
-        return plain_columns(numbers, rows) | {"bids": numbers.rows["bid"][rows] / numbers.mean_bid}
+    def in_full(columns: Any, rows: Any) -> Any:
+        return plain_columns(columns, rows) | {"bids": columns["bid"][rows] / columns.mean_bid}
 
     prepare.CAP = math.inf if bids == "mean" else CAP
-    prepare._Numbers.columns = in_full if bids == "scaled" else plain_columns
+    prepare._Rows.stored = in_full if bids == "scaled" else plain_columns
     roles = {"click": "click", "bid": "bid", "truth": "truth", "time": "time"}
     with tempfile.TemporaryDirectory() as folder:
         told = {"model": "logistic_regression", "loss": loss, "lam": lam, "epochs": 5, "schedule": "constant"}

@@ -60,7 +60,6 @@ class Wire:
 
 def timed(run: Run, wire: Wire) -> dict[str, float]:
     """Milliseconds, kilobytes and share of waiting of a step, over some seconds."""
-    run.begin()
     run.model.train()
     for number in range(WARM):
         start = time.perf_counter()

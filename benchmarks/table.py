@@ -18,8 +18,9 @@ def write_page(folder: Path = DOCS / "results") -> Path:
             rows = read(name)
             first = rows[0]
             commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
-            where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {commits}"
-            bench = "" if command.startswith(("device", "rivals")) else "`make bench` or "
+            threads = " or ".join(dict.fromkeys(row["threads"] for row in rows))
+            where = f"{first['device']}, {threads} threads, torch {first['torch']}, commit {commits}"
+            bench = "" if command.startswith(APART) else "`make bench` or "
             parts.append(section(rows) + f"\n\n*{bench}`python -m benchmarks.{command}`; {where}.*")
     path = folder / "benchmarks.md"
     part = path.with_suffix(".part")
@@ -28,6 +29,7 @@ def write_page(folder: Path = DOCS / "results") -> Path:
     return path
 
 
+APART = ("device", "rivals", "pooled", "selection")  # not of `make bench`: for a GPU, or for hours
 HEAD = """# Benchmarks
 
 This page is generated from `benchmarks/results/*.csv`. Losses: forward and backward in float32 with value checks,

@@ -70,7 +70,7 @@ def tables(run: Path) -> dict[str, list[str]]:
     if isinstance(result, RecipesResult):
         return {"gains": _gains(result)}
     assert isinstance(result, RegimesResult), f"{run}: a result of python -m paper"
-    return {"regimes": _regimes(result)}
+    return {"regimes": _regimes(result)} | ({"corners": _corners(result)} if result.config.corners else {})
 
 
 def _gains(result: RecipesResult) -> list[str]:
@@ -170,10 +170,21 @@ def _regimes(result: RegimesResult) -> list[str]:
     return _markdown(heads, rows)
 
 
+def _corners(result: RegimesResult) -> list[str]:
+    """Every cell of maps that have few."""
+    heads, rows = [], {loss: [f"`{loss}`"] for loss in result.summary}
+    for plot in result.maps:
+        for y, height in enumerate(plot.y.levels):
+            for x, width in enumerate(plot.x.levels):
+                heads.append(f"{plot.y.name} {height}, {plot.x.name} {width}")
+                for loss, cells in plot.losses.items():
+                    rows[loss].append(_points(cells[y][x]))
+    return _markdown(["loss", *heads], rows.values())
+
+
 def items() -> list[str]:
     """The paper's items: statements are functions of paper.theory that name theirs, with the tests that call them."""
     source = (ROOT / "tests" / "paper" / "test_theory.py").read_text(encoding="utf-8")
-    tests = re.split(r"^def (?=test_)", source, flags=re.MULTILINE)[1:]
     rows = [[paper, where, checked, why or "runs"] for paper, where, checked, why in ITEMS]
     functions = [
         each for _, each in inspect.getmembers(theory, inspect.isfunction) if each.__module__ == theory.__name__
@@ -181,8 +192,8 @@ def items() -> list[str]:
     for function in sorted(functions, key=lambda each: inspect.getsourcelines(each)[1]):
         label = (function.__doc__ or "").partition("\n")[0].partition(":")[0].rstrip(".")
         if STATEMENT.search(label) and "Sides" in str(inspect.signature(function).return_annotation):
-            number = sum(bool(re.search(rf"\b{function.__name__}\b", test)) for test in tests)
-            rows.append([label, f"`theory.{function.__name__}`", f"`test_theory.py`, in {number}", "runs"])
+            calls = len(re.findall(rf"\b{function.__name__}\b", source))
+            rows.append([label, f"`theory.{function.__name__}`", f"`test_theory.py`, {calls} calls", "runs"])
     return _markdown(["the paper", "here", "checked by", ""], rows)
 
 
@@ -192,6 +203,7 @@ def _lines(runs: Sequence[Path]) -> Iterator[str]:
         made = json.loads((run / "environment.json").read_text(encoding="utf-8"))
         yield from ("", f"## `{run.name}`", "")
         yield f"*`{made['command']}`; {made['machine']}; commit {made['commit']}; [numbers]({run.name}/result.json).*"
+        yield from ("", f"*{made['note']}*") if "note" in made else ()
         for title, lines in tables(run).items():
             yield from ("", f"### {title}", "", *lines)
 

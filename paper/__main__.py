@@ -177,9 +177,9 @@ def prepare(
     *paths: Path,
     options: Annotated[prepare_criteo.Options | None, Flat] = None,
     bids: Literal["deepfm", "residual", "none"] = "deepfm",
-    bid_noise: float = 0.1,
-    bid_sigma: float = 0.5,
-    bid_field: str = "C7",
+    bid_noise: float = Bids.noise,
+    bid_sigma: float = Bids.sigma,
+    bid_field: str = Bids.field,
 ) -> None:
     """Turn raw Criteo text, one or several files, into a store for training: RAW [RAW ...] OUT, the last is the folder.
 

@@ -30,7 +30,6 @@ IN_CACHE = 2**13  # ads that the network sees at a time
 ON_DEVICE = 2**18  # the same on a GPU: half a gigabyte
 SAMPLE = 2**20  # training bids that quantiles are taken of; ads are in random order
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
-BINS = 60
 ROUNDS = 3  # of backfitting
 ADVERTISERS = 1000  # apart from the numbers of splits, which seed the noise
 EMBEDDING, HIDDEN, SPREAD = 4, (256, 128, 64), 1e-4  # the paper's network, with DeepCTR's initial values
@@ -95,7 +94,7 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
 def drawn(
     features: Mapping[str, Tensor], truth: Mapping[str, Tensor], fields: Sequence[Field], bids: Bids
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Bids of each split, drawn where its ids are, and what a schema says of them: bins have equal width in log bids.
+    """Bids of each split, drawn where its ids are, and what a schema says of them.
 
     ``features`` are the ids, ``train`` among them. The noise is from a generator of the device.
     """
@@ -110,16 +109,13 @@ def drawn(
         for part in torch.split(scores, ON_DEVICE):
             noise = torch.randn(len(part), generator=random, device=part.device, dtype=torch.float64)
             part.copy_(_log_bids(bids, part.double(), noise, low, high).exp())
-    every, train = torch.cat(list(made.values())), made["train"]
-    edges = np.geomspace(float(every.min()) * 0.999, float(every.max()) * 1.001, BINS + 1)
-    bins = torch.bucketize(every, torch.from_numpy(edges[1:-1]).to(every), right=True)
+    train = made["train"]
     quantiles = train[:SAMPLE].double().quantile(train.new_tensor(QUANTILES, dtype=torch.float64)).tolist()
     return made, {
         "kind": bids.kind,
         "options": asdict(bids),
         "mean": float(train.mean(dtype=torch.float64)),
         "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
-        "histogram": {"edges": edges.tolist(), "counts": torch.bincount(bins, minlength=BINS).tolist()},
     }
 
 
@@ -203,7 +199,4 @@ def _log_bids(bids: Bids, score: Tensor, noise: Tensor, low: float, high: float)
 
 
 def _log_odds(ctr: Tensor) -> Tensor:
-    if ctr.device.type != "cpu":
-        return torch.logit(ctr, 1e-6)
-    clipped = np.clip(ctr.numpy(), 1e-6, 1 - 1e-6)  # numpy's logarithm, which the stores that there are were made with
-    return torch.from_numpy(np.log(clipped / (1 - clipped)))
+    return torch.logit(ctr, 1e-6)

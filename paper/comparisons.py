@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bidwise.evaluation.calibration import Platt, calibrator
+from bidwise.evaluation.calibration import Platt
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.intervals import unit_interval
 from bidwise.values import Floats
@@ -26,10 +26,9 @@ class Difference(Estimate):
 
     repeats: Estimate
     auctions: Estimate
-    few: bool = False  # the auctions cannot tell
 
     @classmethod
-    def between(cls, repeats: Estimate, auctions: Estimate, few: bool = False) -> Difference:
+    def between(cls, repeats: Estimate, auctions: Estimate) -> Difference:
         """Both sources; a single repeat has no interval of its own, and then nothing is clear."""
         low, high = min(repeats.ci_low, auctions.ci_low), max(repeats.ci_high, auctions.ci_high)
         known = repeats.known and auctions.known
@@ -39,7 +38,6 @@ class Difference(Estimate):
             ci_high=high if known else math.nan,
             repeats=repeats,
             auctions=auctions,
-            few=few,
         )
 
     def __mul__(self, factor: float) -> Self:
@@ -47,10 +45,6 @@ class Difference(Estimate):
         return replace(super().__mul__(factor), repeats=self.repeats * factor, auctions=self.auctions * factor)
 
     __rmul__ = __mul__
-
-    @property
-    def enough(self) -> bool:
-        return not self.few
 
 
 def paired(chosen: Sequence[Floats], baseline: Sequence[Floats]) -> Difference:
@@ -109,10 +103,8 @@ def platt_scaled(logits: Tensor, seen: Tensor, clicks: Tensor) -> Tensor:
     tensor([0.7500], dtype=torch.float64)
     """
     rows = zip(*(x.double().cpu().reshape(-1, x.shape[-1]) for x in (seen.sigmoid(), clicks)), strict=True)
-    fitted = [calibrator("platt", ctr, labels) for ctr, labels in rows]
-    lines = torch.tensor(
-        [(line.slope, line.intercept) for line in fitted if isinstance(line, Platt)], dtype=torch.float64
-    )
+    fitted = [Platt.fit(ctr, labels) for ctr, labels in rows]
+    lines = torch.tensor([(line.slope, line.intercept) for line in fitted], dtype=torch.float64)
     slope, intercept = lines.T.to(logits.device).reshape(2, *logits.shape[:-1], 1)
     scaled: Tensor = slope * logits + intercept
     return scaled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,24 +15,10 @@ from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, has_lam
 from bidwise.workers import Progress, threads
 from paper.comparisons import Difference, mean_and_error, paired
-from paper.criteo_results import (
-    CONVERGED,
-    TUNED,
-    AtLam,
-    CriteoConfig,
-    CriteoResult,
-    Curve,
-    Levels,
-    LossResult,
-    ModelResult,
-    Protocol,
-    Selected,
-)
+from paper.criteo_results import CONVERGED, TUNED, CriteoConfig, CriteoResult, LossResult, ModelResult, Protocol
 from paper.criteo_trial import Dataset, Lams, Measured, Trained, Trial, load_dataset, planned, train, trial_of
 from paper.grids import best
 from paper.tasks import Task, TaskCache
-
-SELECTIONS = {"by_welfare": "welfare", "by_truth": "expected_welfare"}  # beside validation log loss
 
 
 def run(
@@ -82,7 +67,7 @@ def _train_all(
             options = {"config": config, "dataset": dataset, "trial": trial}
             options["seed"] = derived_seed(config.seed, trial.repeat)
             options["teacher"] = None if teacher is None else tasks.path(teacher.name)
-            todo.append(Task(trial.name, train, options, key=str(trial), epochs=trial.recipe.epochs))
+            todo.append(Task(trial.name, train, options, key=str(trial)))
         trained.update(zip(trials, map(Trained.of, compute(todo)), strict=True))
 
     first = planned(config)
@@ -90,7 +75,7 @@ def _train_all(
     tasks.expected = len(planned(config, lams))  # at most: the selected lam may be one that is trained anyway
     for taught in (False, True):
         train_these([trial for trial in first if (trial.recipe.teacher is not None) == taught])
-    if config.lam_repeats is not None and "tuned" in config.protocols:
+    if "tuned" in config.protocols:
         every = planned(config, selected_lams(config, trained))
         tasks.expected = len(every)
         train_these([trial for trial in every if trial not in trained])
@@ -113,97 +98,57 @@ class Numbers:
 
     def result(self, ads: int) -> ModelResult:
         """Everything, of a model trained on so many ads."""
-        config, recipe = self.config, self.config.recipe(self.model)
-        tuned = "tuned" in config.protocols
-        with_lam = [loss for loss in config.losses if tuned and has_lam(loss)]
+        recipe = self.config.recipe(self.model)
         return ModelResult(
             parameters=self.of_trial(0, BASELINE, None).parameters,
             batch_size=recipe.batch_size,
             epochs=recipe.epochs,
             steps=round(-(-ads // recipe.batch_size) * recipe.epochs),
-            protocols={name: self.protocol(name) for name in config.protocols},
-            grid={
-                loss: tuple(AtLam(lam=lam, **_levels(self._at(loss, lam))) for lam in config.lams) for loss in with_lam
-            },
-            grid_log_loss=Levels(**_levels(self._at(BASELINE, None))) if with_lam else None,
-            curves={loss: self.curve(loss) for loss in config.losses} if tuned else {},
+            protocols={name: self.protocol(name) for name in self.config.protocols},
         )
 
     def of_trial(self, repeat: int, loss: str, lam: float | None, protocol: str = "tuned") -> Trained:
         return self.trained[trial_of(self.config, self.model, repeat, loss, lam, protocol)]
 
-    def _at(self, loss: str, lam: float | None) -> list[Measured]:
-        """At its best epoch, in the repeats that tried every lam."""
-        return [self.of_trial(repeat, loss, lam).selections[TUNED] for repeat in self.config.trying_lams]
-
     def best_lam(self, loss: str) -> float:
         """The lam with the lowest validation log loss, summed over the repeats that tried all."""
 
         def value(lam: float) -> float:
-            return sum(each.value for each in self._at(loss, lam))
+            tried = (self.of_trial(repeat, loss, lam).selections[TUNED] for repeat in self.config.trying_lams)
+            return sum(each.value for each in tried)
 
         return best(self.config.lams, TUNED, value) or self.config.lam
 
-    def chosen(self, loss: str, protocol: str, selection: str) -> list[Measured]:
-        """For each repeat the model that a selection takes, of all epochs and lams; ``last`` takes the end.
-
-        With ``lam_repeats`` lam is already selected, and a selection takes the epoch alone.
-        """
+    def chosen(self, loss: str, protocol: str) -> list[Measured]:
+        """For each repeat the last model with the paper's lam, or the best epoch with the best lam."""
+        selection = CONVERGED if protocol == "converged" else TUNED
         lams = self.config.lams_of(loss, protocol)
-        if self.config.lam_repeats is not None and len(lams) > 1:
-            lams = (self.best_lam(loss),)
-        tried = [
-            [self.of_trial(repeat, loss, lam, protocol).selections[selection] for lam in lams]
-            for repeat in range(self.config.repeats)
-        ]
-        if selection == CONVERGED:
-            return [each[0] for each in tried]
-        return [best(each, selection, lambda tested: tested.value) or each[0] for each in tried]
+        lam = self.best_lam(loss) if len(lams) > 1 else lams[0]
+        repeats = range(self.config.repeats)
+        return [self.of_trial(repeat, loss, lam, protocol).selections[selection] for repeat in repeats]
 
     def protocol(self, name: str) -> Protocol:
-        """The numbers of every loss; in the tuned protocol also as other selections have them."""
-        selections = {"": CONVERGED} if name == "converged" else {"": TUNED, **SELECTIONS}
-        known = self.of_trial(0, BASELINE, None).selections
-        bases = {by: self.chosen(BASELINE, name, some) for by, some in selections.items() if some in known}
-        losses = {}
-        for loss in self.config.losses:
-            tested = {by: self.chosen(loss, name, selections[by]) for by in bases}
-            more: dict[str, Any] = {by: Selected(**_selected(tested[by], bases[by], loss)) for by in bases if by}
-            for key in ("revenue", "calibration_error", "predicted_over_observed"):
-                more[key] = float(np.mean([getattr(each, key) for each in tested[""]]))
-            losses[loss] = LossResult(**_selected(tested[""], bases[""], loss), **more)
-        return Protocol(losses)
-
-    def curve(self, loss: str) -> Curve:
-        """Validation metrics over the epochs, at the lam that was selected most often."""
-        lam = Counter(each.lam for each in self.chosen(loss, "tuned", TUNED)).most_common(1)[0][0]
-        seen = [self.of_trial(repeat, loss, lam).curve for repeat in range(self.config.repeats)]
-        names = [name for name in ("welfare", "log_loss", "expected_welfare") if name in seen[0]]
-        means = {name: tuple(np.mean([curve[name] for curve in seen], axis=0).tolist()) for name in names}
-        return Curve(epoch=tuple(seen[0]["epoch"]), lam=lam, **means)
+        """The numbers of every loss."""
+        base = self.chosen(BASELINE, name)
+        return Protocol({loss: _result(self.chosen(loss, name), base, loss) for loss in self.config.losses})
 
 
-def _selected(tested: Sequence[Measured], base: Sequence[Measured], loss: str) -> dict[str, Any]:
-    """The fields of :class:`Selected`."""
+def _result(tested: Sequence[Measured], base: Sequence[Measured], loss: str) -> LossResult:
+    """Means over repeats with their standard errors, and paired differences."""
     tuned = not np.isnan(tested[0].epoch)
-
-    def difference(values: Callable[[Measured], Tensor]) -> Difference | None:
-        return None if loss == BASELINE else paired(*([values(m).numpy() for m in each] for each in (tested, base)))
-
-    return {
-        **_levels(tested),
-        "difference": difference(lambda measured: measured.main_welfare),
-        "calibrated": difference(lambda measured: measured.calibrated),
-        "epoch": float(np.mean([each.epoch for each in tested])),
-        "lam": tuple(each.lam for each in tested if tuned and each.lam is not None),
-    }
-
-
-def _levels(tested: Sequence[Measured]) -> dict[str, float]:
-    """The fields of :class:`Levels`: means over repeats and their standard errors, where there are any."""
     levels = {}
     for name in ("welfare", "expected_welfare", "auc", "log_loss"):
         values = [getattr(each, name) for each in tested]
         if values[0] is not None:
             levels[name], levels[f"{name}_error"] = mean_and_error([float(np.mean(np.asarray(x))) for x in values])
-    return levels
+
+    def difference(values: Callable[[Measured], Tensor]) -> Difference | None:
+        return None if loss == BASELINE else paired(*([values(m).numpy() for m in each] for each in (tested, base)))
+
+    return LossResult(
+        **levels,
+        difference=difference(lambda measured: measured.main_welfare),
+        calibrated=difference(lambda measured: measured.calibrated),
+        epoch=float(np.mean([each.epoch for each in tested])),
+        lam=tuple(each.lam for each in tested if tuned and each.lam is not None),
+    )

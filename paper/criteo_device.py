@@ -6,7 +6,6 @@ million ads take 8 GB of a GPU, and seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,16 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bidwise.checks import check_name, check_seed, check_whole
+from bidwise.checks import check_seed, check_whole
 from bidwise.data.ads import Ads
-from bidwise.data.store import SPLITS, Field
+from bidwise.data.store import Field
 from bidwise.values import FIRST, MISSING, RARE
-from paper.bids import Bids, drawn
-from paper.criteo_text import MAPS, NAMES, check_shares, split_sizes
+from paper.bids import drawn
+from paper.criteo_text import NAMES, split_sizes, winners
 from paper.criteo_world import COUNTS, FIELDS, CriteoWorld, Sample, sampled, world_of
 
 CHUNK = 2**20  # ads that are drawn together, from the seed and the number of the chunk: half a GB
 LEAST = -2  # no column has a smaller integer
+MIN_COUNT = 10  # categories seen less often in the training ads are rare; integers are not thinned out
 
 
 @dataclass(frozen=True)
@@ -55,27 +55,18 @@ def simulated_ads(
     world_seed: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    split: Sequence[int] = (8, 1, 1),
-    min_count: int = 10,
-    integers: str = "winners",
-    bids: Bids | None = None,
 ) -> Drawn:
     """``rows`` ads of a world whose text :func:`~paper.criteo_text.simulate` writes, on ``device``.
 
     The world is the same; the ads are others, for uniform numbers come from a generator of the device: a seed means one
-    sample on CPUs and another on GPUs. The first ads are for training and the next ones for validation: a split by time
-    where the world drifts, and as good as a random one elsewhere.
+    sample on CPUs and another on GPUs. The first eight tenths are for training, the next one for validation: a split by
+    time where the world drifts, and as good as a random one elsewhere.
 
     Args:
         rows: ads of all splits together.
         world: a name in :data:`~paper.criteo_world.CRITEO_WORLDS`.
         world_seed: draws effects, vectors and bids anew, at the same click rate; ``None``: as the world has them.
         seed: of ads and clicks.
-        split: shares of training, validation and test ads. (1, 0, 0) draws training ads alone.
-        min_count: categories seen less often in the training ads are id 0, rare. Integers are not thinned out.
-        integers: how integers become categories, ``winners`` or ``printed``.
-        bids: which bids the ads get; ``None``: the world's. The network is that of :func:`paper.bids.attach`,
-            with weights from the same generator of the CPU, and the noise is from a generator of the device.
 
     >>> ads = simulated_ads(1000, seed=0)
     >>> ads.train.features.shape, ads.train.features.dtype, len(ads.test)
@@ -83,11 +74,7 @@ def simulated_ads(
     """
     check_whole("rows", rows, 1)
     check_seed("seed", seed)
-    check_whole("min_count", min_count, 1)
-    check_name("integers", integers, MAPS)
-    check_shares(split, least=0)
-    sizes = split_sizes(rows, split)
-    device = torch.device(device)
+    sizes, device = split_sizes(rows), torch.device(device)
     features = torch.empty(rows, len(FIELDS), dtype=torch.int32, device=device)
     clicks = torch.empty(rows, dtype=torch.uint8, device=device)
     truth = torch.empty(rows, dtype=torch.float32, device=device)
@@ -97,24 +84,22 @@ def simulated_ads(
         time = torch.arange(some.start, some.stop, dtype=torch.float64, device=device) / rows
         chunk = chunk_on(device, seed, number, drawn_from, time)
         clicks[some], truth[some] = chunk.clicks, chunk.ctr
-        features[some] = _codes(chunk, integers).T
+        features[some] = _codes(chunk).T
     encoded = [
-        _encode(features[:, index], sizes[0], 1 if index < len(COUNTS) else min_count) for index in range(len(NAMES))
+        _encode(features[:, index], sizes["train"], 1 if index < len(COUNTS) else MIN_COUNT)
+        for index in range(len(NAMES))
     ]
     fields = [Field(name, values) for name, (values, _, _) in zip(NAMES, encoded, strict=True)]
     ids, chosen, ctr = (
-        dict(zip(SPLITS, torch.split(column, sizes), strict=True)) for column in (features, clicks, truth)
+        dict(zip(sizes, torch.split(column, list(sizes.values())), strict=True)) for column in (features, clicks, truth)
     )
-    bid, about_bids = drawn(ids, ctr, fields, bids or drawn_from.bids)
-    train, valid, test = (Ads(ids[part], chosen[part], bid[part], truth=ctr[part]) for part in SPLITS)
+    bids, about_bids = drawn(ids, ctr, fields, drawn_from.bids)
     return Drawn(
-        train,
-        valid,
-        test,
+        **{part: Ads(ids[part], chosen[part], bids[part], truth=ctr[part]) for part in sizes},
         fields=fields,
         about={
             "source": "criteo, simulated",
-            "options": {"min_count": min_count, "split": tuple(split), "seed": seed, "integers": integers},
+            "options": {"min_count": MIN_COUNT, "split": (8, 1, 1), "seed": seed, "integers": "winners"},
             "world": {"name": world, **asdict(drawn_from)},
             "rows": rows,
             "rare": {name: rare for name, (_, rare, _) in zip(NAMES, encoded, strict=True)},
@@ -132,23 +117,23 @@ def chunk_on(device: torch.device, seed: int, number: int, world: CriteoWorld, t
     def uniform(*shape: int, dtype: torch.dtype) -> Tensor:
         return torch.rand(shape, generator=random, device=device, dtype=dtype)
 
-    return sampled(world, uniform, len(time), time, torch)
+    return sampled(world, uniform, time)
 
 
-def _codes(chunk: Sample, integers: str) -> Tensor:
+def _codes(chunk: Sample) -> Tensor:
     """Values as whole numbers from 1 on that can be counted, 0 where missing: ``(39, ads)`` int32."""
     codes: Tensor = chunk.values + 1
-    table = _integer_codes(integers, codes.device)
+    table = _integer_codes(codes.device)
     for index in range(len(COUNTS)):
         codes[index] = table.index_select(0, chunk.values[index] - LEAST)
     return codes.masked_fill_(chunk.missing, 0)
 
 
 @lru_cache(maxsize=1)
-def _integer_codes(integers: str, device: torch.device) -> Tensor:
+def _integer_codes(device: torch.device) -> Tensor:
     """Codes of the integers from LEAST to the largest of all columns, in the order of their tokens, int16."""
     every = np.arange(LEAST, max(field.most for field in COUNTS) + 1)
-    parts = [MAPS[integers](part) for part in np.array_split(every, 64)]  # in cache
+    parts = [winners(part) for part in np.array_split(every, 64)]  # in cache
     return torch.from_numpy(np.concatenate([(part - LEAST + 1).astype(np.int16) for part in parts])).to(device)
 
 

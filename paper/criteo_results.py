@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import bidwise
@@ -16,7 +16,7 @@ from paper.comparisons import Difference
 from paper.criteo_world import CRITEO_WORLDS
 from paper.dcn import MODELS
 from paper.grids import LAMS
-from paper.synthetic_results import Histogram, check_wholes
+from paper.synthetic_results import check_wholes
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 CHOICES = {
@@ -79,8 +79,7 @@ class CriteoConfig:
         batch_size: ads in a batch; by default the paper's, 256 for DeepFM and 512 for DCN.
         sums: add up pairs and log loss, as the paper prints its losses, instead of taking means.
         lams: what the tuned protocol tries; the paper has 0.1, 1, 3, 5 and 10.
-        lam_repeats: select lam once, by validation log loss summed over the first so many repeats, which alone train
-            every lam; by default each repeat selects its own.
+        lam_repeats: how many repeats train every lam, by default all; validation log loss summed over them selects one.
         precision: float32, or mixed for products of matrices on the tensor cores of a GPU.
         ads: training ads, set by the run.
     """
@@ -169,17 +168,6 @@ class CriteoConfig:
 
 
 @dataclass(frozen=True)
-class Bids:
-    """How the bids of all ads were drawn, and how they came out."""
-
-    kind: str
-    options: dict[str, Any]
-    mean: float
-    quantiles: dict[str, float]
-    histogram: Histogram
-
-
-@dataclass(frozen=True)
 class Truth:
     """What the true CTR reaches on the test ads."""
 
@@ -198,7 +186,7 @@ class AdsOfRun:
     values: int
     integers: str | None = None
     min_count: int | None = None
-    bids: Bids | None = None
+    bids: dict[str, Any] | None = None  # how they were drawn, as the schema of a store has it
     optimal_welfare: float = math.nan  # expected, where the true CTR is known
     truth: Truth | None = None
 
@@ -228,18 +216,11 @@ class Levels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtLam(Levels):
-    """A loss with one lam, at its best epoch."""
-
-    lam: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selected(Levels):
+class LossResult(Levels):
     """A loss at the epoch, mean over repeats, and the lam of each repeat that were selected on validation ads.
 
-    ``difference`` is main welfare − that of the log loss selected in the same way, ``calibrated`` the same after Platt
-    scaling of both models on validation clicks; ``None`` for the log loss.
+    ``difference`` is main welfare − that of the log loss, ``calibrated`` the same after Platt scaling of both models on
+    validation clicks; ``None`` for the log loss.
     """
 
     difference: Difference | None
@@ -248,59 +229,29 @@ class Selected(Levels):
     lam: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossResult(Selected):
-    """All numbers of a loss in a protocol; the tuned one also selects by validation welfare and by the true CTR."""
-
-    revenue: float
-    calibration_error: float
-    predicted_over_observed: float
-    by_welfare: Selected | None = None
-    by_truth: Selected | None = None
-
-
 @dataclass(frozen=True)
 class Protocol:
     """The losses of a protocol, the log loss among them."""
 
     losses: dict[str, LossResult]
 
-    def selected(self, by: str = "") -> dict[str, Selected]:
-        """The losses as tuned, or as selected ``by_welfare`` or ``by_truth``."""
-        found = {name: getattr(loss, by) if by else loss for name, loss in self.losses.items()}
-        return {name: loss for name, loss in found.items() if loss is not None}
-
-    def gain(self, loss: str, by: str = "", *, calibrated: bool = False) -> Difference:
+    def gain(self, loss: str, *, calibrated: bool = False) -> Difference:
         """Difference to the log loss as a share of its welfare."""
-        selected = self.selected(by)
-        difference = selected[loss].calibrated if calibrated else selected[loss].difference
+        found = self.losses[loss]
+        difference = found.calibrated if calibrated else found.difference
         assert difference is not None, "of the log loss to itself"
-        return difference / selected[BASELINE].main_welfare
+        return difference / self.losses[BASELINE].main_welfare
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Validation metrics over the epochs, mean over repeats, at the lam that was selected most often."""
-
-    epoch: tuple[float, ...]
-    welfare: tuple[float, ...]
-    log_loss: tuple[float, ...]
-    expected_welfare: tuple[float, ...] = ()
-    lam: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ModelResult:
-    """Everything of one model; ``grid`` are the losses at every lam, over the repeats that tried all of them."""
+    """Everything of one model."""
 
     parameters: int
     batch_size: int
     epochs: float
     steps: int
     protocols: dict[str, Protocol]
-    grid: dict[str, tuple[AtLam, ...]] = field(default_factory=dict)
-    grid_log_loss: Levels | None = None  # over the repeats of the grid
-    curves: dict[str, Curve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +259,7 @@ class CriteoResult:
     """What a run found."""
 
     kind: ClassVar[str] = "criteo"
-    format: ClassVar[int] = 4
+    format: ClassVar[int] = 5
 
     version: str = bidwise.__version__
     config: CriteoConfig

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_seed, check_whole
+from bidwise.data.store import SPLITS
 from bidwise.run_folder import named, whole_file
 from bidwise.workers import ahead, cores
 from paper.criteo_world import CHUNK, SHARED_TAIL, CriteoWorld, Sample, numpy_uniform, sampled, world_of
@@ -34,27 +36,19 @@ ABOVE = 3  # first token of the winners' logarithms
 WORKERS = 4  # chunks in work at once, at most: each takes some 60 MB
 
 
-def check_shares(shares: Sequence[int], least: int) -> None:
-    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
-    if len(shares) != 3:
-        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
-    for share, smallest in zip(shares, (1, least, least), strict=True):
-        check_whole("split", share, smallest)
-
-
-def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
+def split_sizes(rows: int, shares: Sequence[int] = (8, 1, 1), argument: str = "rows") -> dict[str, int]:
     """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
 
-    >>> split_sizes(45_840_617, (8, 1, 1))
-    [36672493, 4584062, 4584062]
+    >>> split_sizes(45_840_617)
+    {'train': 36672493, 'valid': 4584062, 'test': 4584062}
     """
     total = sum(shares)
     others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
     sizes = [rows - sum(others), *others]
-    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
+    if min(sizes) < 1:
         words = ",".join(map(str, shares))
         raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
-    return sizes
+    return dict(zip(SPLITS, sizes, strict=True))
 
 
 def printed(x: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -128,8 +122,8 @@ def lines(clicks: NDArray[Any], values: NDArray[Any], missing: NDArray[np.bool_]
 
 def chunk_of(seed: int, number: int, rows: int, world: CriteoWorld = SHARED_TAIL) -> Sample:
     """Chunk ``number`` of ``rows`` ads of ``seed``; it is always drawn and computed as a whole."""
-    time = (number * CHUNK + np.arange(CHUNK)) / rows
-    chunk = sampled(world, numpy_uniform(seed, number), CHUNK, time, np)
+    time = (number * CHUNK + torch.arange(CHUNK, dtype=torch.float64)) / rows
+    chunk = sampled(world, numpy_uniform(seed, number), time)
     return Sample(*(column[..., : rows - number * CHUNK] for column in chunk))
 
 
@@ -174,7 +168,7 @@ def simulate(
 
     def work(number: int) -> tuple[int, Sample, bytes]:
         chunk = chunk_of(seed, number, rows, drawn_from)
-        block = lines(chunk.clicks, chunk.values, chunk.missing)
+        block = lines(chunk.clicks.numpy(), chunk.values.numpy(), chunk.missing.numpy())
         return number, chunk, gzip.compress(block, 1, mtime=0) if out.suffix == ".gz" else block
 
     with (
@@ -188,7 +182,7 @@ def simulate(
         np.lib.format.write_array_header_1_0(numbers, header)
         for number, chunk, block in ahead(work, range(-(-rows // CHUNK)), min(WORKERS, cores())):
             text.write(block)
-            numbers.write(chunk.ctr.astype("<f4").tobytes())
+            numbers.write(chunk.ctr.numpy().astype("<f4").tobytes())
             clicks += int(chunk.clicks.sum())
             if progress is not None:
                 progress("simulating", min(1.0, (number + 1) * CHUNK / rows))

@@ -14,20 +14,18 @@ from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.data.store import SPLITS, Store
 from bidwise.evaluation.auc import auc
-from bidwise.evaluation.bins import calibration_error
 from bidwise.evaluation.pooled import Pool, Pooled, pooled_welfare
-from bidwise.json_files import from_json
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
 from bidwise.run_folder import checksum
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.run import matmul_precision
-from bidwise.training.validation import METRICS, Metric, logits_of, predict
+from bidwise.training.validation import logits_of, predict
 from bidwise.workers import Show
 from paper.comparisons import platt_scaled
 from paper.criteo_device import simulated_ads
-from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, Bids, CriteoConfig, Truth
+from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, CriteoConfig, Truth
 from paper.dcn import MODELS
 from paper.tasks import kept_result
 
@@ -48,12 +46,6 @@ class Dataset:
     cardinalities: Sequence[int]
     schema: dict[str, Any]  # as a store describes itself
 
-    @property
-    def selections(self) -> list[Metric]:
-        """What epoch and lam are selected by: validation log loss; for comparison welfare, and the truth if known."""
-        names = [TUNED, "welfare", *([] if self.valid.truth is None else ["expected_welfare"])]
-        return [METRICS[name] for name in names]
-
     def about(self, config: CriteoConfig) -> AdsOfRun:
         """What a result says about its ads."""
         truth, optimum = None, float("nan")
@@ -62,7 +54,7 @@ class Dataset:
             entropy = -(clicks * ctr.log() + (1 - clicks) * (-ctr).log1p()).mean()
             truth = Truth(auc(ctr, clicks), float(entropy))
             optimum = pooled_welfare(ctr, ctr, self.test.bids, config.auction_size)
-        options, bids = self.schema.get("options", {}), self.schema.get("bids")
+        options = self.schema.get("options", {})
         return AdsOfRun(
             name=self.name,
             splits={name: len(getattr(self, name)) for name in SPLITS},
@@ -71,7 +63,7 @@ class Dataset:
             values=sum(self.cardinalities),
             integers=options.get("integers"),
             min_count=options.get("min_count"),
-            bids=None if bids is None else from_json(Bids, bids, f"bids of {self.name}"),
+            bids=self.schema.get("bids"),
             optimal_welfare=optimum,
             truth=truth,
         )
@@ -164,9 +156,6 @@ class Measured:
     calibrated: Tensor
     auc: float
     log_loss: float
-    revenue: float
-    calibration_error: float
-    predicted_over_observed: float
     epoch: float = float("nan")
     value: float = float("nan")
     lam: float | None = None
@@ -179,23 +168,22 @@ class Measured:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a trial found: its last weights and the best ones by each selection, tested; validation over the epochs."""
+    """What a trial found: its last weights and those with the best validation log loss, tested."""
 
     selections: dict[str, Measured]
-    curve: dict[str, list[float]]
     parameters: int
 
     @staticmethod
     def of(kept: Mapping[str, Any]) -> Trained:
         """What :func:`train` found, without the predictions of a teacher, which are as long as the data."""
         tested = {name: Measured(**values) for name, values in kept["selections"].items()}
-        return Trained(tested, kept["curve"], kept["parameters"])
+        return Trained(tested, kept["parameters"])
 
 
 def train(
     show: Show, *, trial: Trial, config: CriteoConfig, dataset: Dataset, seed: int, teacher: Path | None
 ) -> dict[str, Any]:
-    """Train, and measure on the test auctions the last weights and the best ones by each selection.
+    """Train, and measure on the test auctions the last weights and those with the best validation log loss.
 
     A log-loss model also predicts the training ads, at the end and at its best: the teacher of the others.
 
@@ -208,20 +196,19 @@ def train(
         ads = ads.with_teacher(kept_result(teacher)["teacher"][recipe.teacher].to(device))
     with matmul_precision(config.precision):
         model = MODELS[recipe.model](list(dataset.cardinalities), **recipe.options, seed=seed).to(device)
-        fitted = recipe.fit(model, ads, valid=dataset.valid, metric=dataset.selections, seed=seed + 1, show=show)
+        fitted = recipe.fit(model, ads, valid=dataset.valid, metric=TUNED, seed=seed + 1, show=show)
         selections: dict[str, dict[str, Any]] = {}
         predictions: dict[str, Tensor] = {}
-        for name, state in {"last": fitted.last, **{name: best.state for name, best in fitted.best.items()}}.items():
+        best = fitted.best[TUNED]
+        for name, state in {CONVERGED: fitted.last, TUNED: best.state}.items():
             model.load_state_dict(state)
             selections[name] = vars(measured(model, dataset.test, dataset.valid)) | {"lam": recipe.lam}
-            if recipe.loss == BASELINE and name in (CONVERGED, TUNED):
+            if recipe.loss == BASELINE:
                 predictions[name] = predict(model, dataset.train).cpu()
-    for name, best in fitted.best.items():
-        selections[name] |= {"epoch": float(best.epoch), "value": float(best.value)}
+        selections[TUNED] |= {"epoch": float(best.epoch), "value": float(best.value)}
     return {
         "selections": selections,
         "teacher": predictions,
-        "curve": {key: [float(entry[key]) for entry in fitted.history] for key in fitted.history[0]},
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
 
@@ -237,16 +224,12 @@ def measured(model: nn.Module, ads: Ads, valid: Ads) -> Measured:
     pool = Pool(bids * ctr, ads.auction_size)
     scaled = platt_scaled(logits, logits_of(model, valid.features).double(), valid.clicks)
     worth = clicks if ads.truth is None else ads.truth.double()
-    total, ranked = float(clicks.sum()), ctr.argsort()
     return Measured(
         welfare=_grouped(pool.welfare(bids * clicks, (1.0,))),
         expected_welfare=None if ads.truth is None else _grouped(pool.welfare(bids * worth, (1.0,))),
         calibrated=_grouped(Pool(bids * ctr_of(scaled), ads.auction_size).welfare(bids * worth, (1.0,))),
         auc=auc(ctr, clicks),
         log_loss=float(cross_entropy(logits, clicks, None, "mean")),
-        revenue=pool.revenue(worth, bids, ctr, (1.0,)).mean,
-        calibration_error=calibration_error(*(x[ranked].cpu().numpy() for x in (ctr, clicks))),
-        predicted_over_observed=float(ctr.sum()) / total if total else float("nan"),
     )
 
 

@@ -10,15 +10,15 @@ from bidwise.data.store import SPLITS
 from bidwise.evaluation.estimate import Estimate, signed
 from bidwise.report.drawing import Panel
 from bidwise.report.formatting import counted, number, per_cent
-from bidwise.report.loss_styles import in_order
-from bidwise.report.sections import Cell, Column, Table
+from bidwise.report.sections import Cell, Table
 from bidwise.study.recipe import BASELINE
 from paper.criteo_results import CriteoResult, Levels, LossResult, Protocol
-from paper.experiment_figures import criteo_curves, errors, histogram, lam_grid
+from paper.experiment_figures import errors
 from paper.experiment_views import (
     CALIBRATED,
     OF_BASELINE,
     PROTOCOLS,
+    Column,
     Comparison,
     Experiment,
     Figures,
@@ -28,6 +28,7 @@ from paper.experiment_views import (
     tables_of,
     versus,
 )
+from paper.loss_styles import in_order
 from paper.pictures import Picture
 
 MODELS = {"deepfm": "DeepFM", "dcn": "DCN", "dcnv2": "DCN-V2", "logistic_regression": "Logistic regression"}
@@ -49,7 +50,7 @@ PAPER = {
 
 def criteo_view(result: CriteoResult) -> Experiment:
     """The paper's Criteo experiment."""
-    config, data, once = result.config, result.data, result.config.lam_repeats
+    config, data = result.config, result.data
     train, valid, test = (f"{data.splits[name]:,}" for name in SPLITS)
     facts = [
         (train, "training ads" + (f" of the world {config.world}" if config.rows else "")),
@@ -65,16 +66,9 @@ def criteo_view(result: CriteoResult) -> Experiment:
         f"{MODELS[name]}: {counted(model.epochs, 'epoch')} in batches of {model.batch_size:,}, {model.steps:,} steps"
         for name, model in result.models.items()
     )
-    drawn = () if data.bids is None else (histogram("Bids of all ads", data.bids.histogram, "bid"),)
-    repeats = "repeats" if not once else "first repeat" if once == 1 else f"first {once} repeats"
-    by_lam = (
-        f"Test auctions, each λ at its own best epoch, mean over the {repeats}. The larger λ, the nearer a loss is to "
-        "log loss. Small λs that dwarf the rest are left out."
-    )
-    by_epoch = "Validation auctions, mean over repeats, at the λ that was selected most often."
     how = protocol_terms(config.protocols, "log loss")
-    if once:
-        how.append(("λ", f"Selected on the {repeats}, which alone trained every λ, and used in all."))
+    if "tuned" in config.protocols:
+        how.append(("λ", f"Selected on {counted(len(config.trying_lams), 'repeat')}, and used in all."))
     return Experiment(
         title="The paper’s Criteo experiment" + (", on simulated ads" if data.known_ctr else ""),
         unit=OF_BASELINE,
@@ -87,9 +81,6 @@ def criteo_view(result: CriteoResult) -> Experiment:
             Figures(
                 "The paper’s Figures 3, 5 and 6", "Means ± standard errors.", Picture("criteo_levels", _levels(result))
             ),
-            Figures("The weight λ of the log loss", by_lam, lam_grid(result, MODELS)),
-            Figures("Over the epochs", by_epoch, criteo_curves(result, MODELS)),
-            Figures("Bids", "Drawn, once for all: the challenge has none.", Picture("criteo_bids", drawn)),
         ],
         paper=_paper_table(result),
         how=[("Trainings", sizes), *how],
@@ -138,14 +129,8 @@ def _comparison(result: CriteoResult, model: str, name: str, protocol: Protocol)
     columns = [welfare[-1], versus("− log loss", f"In % {OF_BASELINE}; the wider interval.", share("difference"))]
     if any(loss.calibrated for loss in losses.values()):
         columns.append(versus("Calibrated", CALIBRATED, share("calibrated")))
-    more = welfare[:-1]
-    for by in ("by_welfare", "by_truth"):
-        if others := protocol.selected(by):
-            gains = {x: None if n == BASELINE else protocol.gain(n, by) for n, x in losses.items() if n in others}
-            words = f"Selected {by.replace('_', ' ')}"
-            more.append(versus(words, f"{words} on validation ads: the epoch, and λ if each repeat does.", gains.get))
     lams = {f"{MODELS[model]} {loss}": found.lam for loss, found in losses.items() if found.lam}
-    tables = tables_of(title, losses, [*columns, auc, log_loss], more)
+    tables = tables_of(title, losses, [*columns, auc, log_loss], welfare[:-1])
     gains_of_all = {loss: protocol.gain(loss) for loss in losses if loss != BASELINE}
     return Comparison(title, gains_of_all, tables, lams, name == "tuned")
 

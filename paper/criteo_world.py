@@ -6,8 +6,7 @@
 Every column has an effect w of its own; some columns also have vectors v, whose products no sum over columns can
 represent. Both are fixed functions of column and value: files of different seeds are samples of one world. Columns are
 correlated through a few hidden variables, values have power-law frequencies, and a missing value has an effect too.
-:class:`CriteoWorld` is what worlds differ in. Everything is written once for numpy's arrays (text) and torch's tensors
-(a device): ``xp`` is the library.
+:class:`CriteoWorld` is what worlds differ in. Text and devices draw ads with the same functions.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bidwise.checks import Named, check_whole
 from paper.bids import Bids
@@ -43,8 +43,8 @@ GROUPS = 11  # of columns that are missing together; group 0 is never missing
 class Integer(NamedTuple):
     """A column of counts, floor(scale (u / (1 - u))^shape - shift) for u uniform in [0, 1), at most ``most``.
 
-    >>> Integer(4.0, 0.5, 100, 0.0, 0, 0).drawn(np.array([0.1, 0.5, 0.8]), np)
-    array([1., 4., 8.])
+    >>> Integer(4.0, 0.5, 100, 0.0, 0, 0).drawn(torch.tensor([0.1, 0.5, 0.8]))
+    tensor([1., 4., 8.])
     """
 
     scale: float  # median
@@ -56,10 +56,10 @@ class Integer(NamedTuple):
     vector: bool = False
     shift: float = 0.0
 
-    def drawn(self, uniform: Any, xp: Any) -> Any:
+    def drawn(self, uniform: Tensor) -> Tensor:
         """The value at quantile ``uniform``."""
-        counts = self.scale * xp.exp(self.shape * xp.log(uniform / (1 - uniform))) - self.shift
-        return xp.clip(xp.floor(counts), None, self.most)
+        counts = self.scale * (self.shape * (uniform / (1 - uniform)).log()).exp() - self.shift
+        return counts.floor().clamp(max=self.most)
 
     def below(self, count: NDArray[Any]) -> Floats:
         """P(x < count), for whole counts from 0 on; nothing is below -1, which stands for all negative ones."""
@@ -84,11 +84,11 @@ class Category(NamedTuple):
     missing: float = 0.0
     group: int = 0
 
-    def drawn(self, uniform: Any, xp: Any) -> Any:
+    def drawn(self, uniform: Tensor) -> Tensor:
         """The value at quantile ``uniform``."""
         rest = 1 - (self.values + 1) ** (1 - self.power)
-        ranks = xp.exp(xp.log1p(-rest * uniform) / (1 - self.power))
-        return xp.clip(xp.floor(ranks) - 1, 0, self.values - 1)
+        ranks: Tensor = ((-rest * uniform).log1p() / (1 - self.power)).exp()
+        return (ranks.floor() - 1).clamp(0, self.values - 1)
 
     def below(self, rank: NDArray[Any]) -> Floats:
         """P(k < rank), for ranks from 0 on."""
@@ -180,12 +180,13 @@ class CriteoWorld:
         if seed == self.seed:
             return self
         other = replace(self, intercept=0.0, bids=replace(self.bids, seed=seed), seed=seed)
-        values, missing, _ = drawn(numpy_uniform(0, 0), CHUNK, np)
-        before, after = (logits(world, values, missing, np.arange(CHUNK) / CHUNK) for world in (self, other))
-        low, high, rate = -40.0, 40.0, _sigmoid(before).mean()
+        values, missing, _ = drawn(numpy_uniform(0, 0), CHUNK)
+        time = torch.arange(CHUNK, dtype=torch.float64) / CHUNK
+        before, after = (logits(world, values, missing, time) for world in (self, other))
+        low, high, rate = -40.0, 40.0, before.sigmoid().mean()
         for _ in range(50):
             middle = (low + high) / 2
-            low, high = (low, middle) if _sigmoid(after + middle).mean() > rate else (middle, high)
+            low, high = (low, middle) if (after + middle).sigmoid().mean() > rate else (middle, high)
         return replace(other, intercept=round(low, 6))
 
 
@@ -219,43 +220,43 @@ def world_of(name: str, seed: int | None = None) -> CriteoWorld:
 class Sample(NamedTuple):
     """Consecutive ads: what the raw file tells of them, and the CTR it does not tell."""
 
-    values: Any  # (39, ads) int32: counts, then ranks of categories by frequency, from 0; 0 where missing
-    missing: Any  # (39, ads) bool; columns that the world hides are
-    clicks: Any  # (ads,) bool
-    ctr: Any  # (ads,) float32
+    values: Tensor  # (39, ads) int32: counts, then ranks of categories by frequency, from 0; 0 where missing
+    missing: Tensor  # (39, ads) bool; columns that the world hides are
+    clicks: Tensor  # (ads,) bool
+    ctr: Tensor  # (ads,) float32
 
 
-def sampled(world: CriteoWorld, uniform: Callable[..., Any], rows: int, time: Any, xp: Any) -> Sample:
-    """Ads of a world; ``uniform(*shape, dtype=)`` draws numbers in [0, 1), ``time`` is as in :func:`true_ctr`."""
-    values, missing, chance = drawn(uniform, rows, xp)
+def sampled(world: CriteoWorld, uniform: Callable[..., Tensor], time: Tensor) -> Sample:
+    """An ad of a world for each ``time``, the share of the rows before it; ``uniform(*shape, dtype=)`` draws."""
+    values, missing, chance = drawn(uniform, len(time))
     ctr = true_ctr(values, missing, world, time)
     hidden = list(world.hidden)
     values[hidden], missing[hidden] = 0, True
     return Sample(values, missing, chance < ctr, ctr)
 
 
-def numpy_uniform(seed: int, number: int) -> Callable[..., Any]:
-    """Uniform numbers of chunk ``number`` of ``seed``."""
+def numpy_uniform(seed: int, number: int) -> Callable[..., Tensor]:
+    """Uniform numbers of chunk ``number`` of ``seed``, the same with any torch."""
     random = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(number,))))
-    return lambda *shape, dtype: random.random(shape, dtype)
+    kinds: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
+    return lambda *shape, dtype: torch.from_numpy(random.random(shape, kinds[dtype]))
 
 
-def drawn(uniform: Callable[..., Any], rows: int, xp: Any) -> tuple[Any, Any, Any]:
+def drawn(uniform: Callable[..., Tensor], rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Values and gaps as in :class:`Sample`, with nothing hidden, and uniform numbers: a click where below the CTR."""
-    hidden, gaps = (uniform(number, rows, dtype=xp.float64) for number in (HIDDEN, GROUPS))
-    chance = uniform(rows, dtype=xp.float32)
+    hidden, gaps = (uniform(number, rows, dtype=torch.float64) for number in (HIDDEN, GROUPS))
+    chance = uniform(rows, dtype=torch.float32)
     values, missing = [], []
     for field in FIELDS:
-        own = uniform(rows, dtype=xp.float64)
+        own = uniform(rows, dtype=torch.float64)
         # tied to the hidden variable where own < TIE; what is left of own is uniform again
-        quantile = xp.where(own < TIE, hidden[field.hidden], (own - TIE) / (1 - TIE))
+        quantile = torch.where(own < TIE, hidden[field.hidden], (own - TIE) / (1 - TIE))
         missing.append(gaps[field.group] < field.missing)
-        with np.errstate(divide="ignore"):  # log 0 is right: the least value
-            values.append(xp.asarray(field.drawn(quantile, xp) * ~missing[-1], dtype=xp.int32))
-    return xp.stack(values), xp.stack(missing), chance
+        values.append((field.drawn(quantile) * ~missing[-1]).int())
+    return torch.stack(values), torch.stack(missing), chance
 
 
-def true_ctr(values: Any, missing: Any, world: CriteoWorld = SHARED_TAIL, time: Any = 0.0) -> Any:
+def true_ctr(values: Tensor, missing: Tensor, world: CriteoWorld = SHARED_TAIL, time: Any = 0.0) -> Tensor:
     """CTR of any ads of a world by the formula above, ``(ads,)`` float32.
 
     Args:
@@ -263,51 +264,44 @@ def true_ctr(values: Any, missing: Any, world: CriteoWorld = SHARED_TAIL, time: 
         missing: ``(39, ads)``, where they do not count.
         time: share of the rows before each ad, which a world that drifts depends on.
     """
-    logit = logits(world, values, missing, time)
-    return torch.sigmoid(logit).float() if isinstance(logit, torch.Tensor) else _sigmoid(logit).astype(np.float32)
-
-
-def _sigmoid(logit: Floats) -> Floats:
-    ctr: Floats = 1 / (1 + np.exp(-logit))
-    return ctr
+    return logits(world, values, missing, time).sigmoid().float()
 
 
 class Tables(NamedTuple):
-    """Effects and vectors of a world as arrays, or as tensors of a device."""
+    """Effects and vectors of a world."""
 
-    effects: Any  # (turns, 39, 1 + DIMENSIONS, HEAD + 1) float64, see world_effects; two turns if the world drifts
-    buckets: Any  # (LARGE + 2,) int64, tokens of counts
+    effects: Tensor  # (turns, 39, 1 + DIMENSIONS, HEAD + 1) float64, see world_effects; two turns if the world drifts
+    buckets: Tensor  # (LARGE + 2,) int64, tokens of counts
 
 
 @lru_cache(maxsize=8)
-def tables(world: CriteoWorld, device: torch.device | None = None) -> Tables:
-    """As arrays, or as tensors of a device."""
-    arrays = Tables(np.stack([world_effects(world, turn) for turn in range(2 if world.drift else 1)]), buckets())
-    return arrays if device is None else Tables(*(torch.from_numpy(table).to(device) for table in arrays))
+def tables(world: CriteoWorld, device: torch.device) -> Tables:
+    """On a device."""
+    arrays = np.stack([world_effects(world, turn) for turn in range(2 if world.drift else 1)]), buckets()
+    return Tables(*(torch.from_numpy(table).to(device) for table in arrays))
 
 
-def logits(world: CriteoWorld, values: Any, missing: Any, time: Any, effects: Tables | None = None) -> Any:
+def logits(world: CriteoWorld, values: Tensor, missing: Tensor, time: Any, effects: Tables | None = None) -> Tensor:
     """The formula above in float64; arguments as in :func:`true_ctr`, ``effects`` in place of the world's."""
-    xp: Any = torch if isinstance(values, torch.Tensor) else np
-    effects = effects or tables(world, values.device if xp is torch else None)
-    turns = [xp.cos(world.drift * time), xp.sin(world.drift * time)] if world.drift else []
-    total: Any = world.intercept
+    effects = effects or tables(world, values.device)
+    angle = world.drift * torch.as_tensor(time, dtype=torch.float64, device=values.device)
+    now, later = angle.cos(), angle.sin()
+    total = torch.full(values.shape[1:], world.intercept, dtype=torch.float64, device=values.device)
     sides: list[list[Any]] = [[0.0] * DIMENSIONS for _ in range(3)]  # user, ad, context
     for index, field in enumerate(FIELDS):
         if isinstance(field, Integer):
-            token = xp.take(effects.buckets, xp.asarray(xp.clip(values[index], -1, LARGE) + 1, dtype=xp.int64))
+            token = effects.buckets[values[index].clamp(-1, LARGE).long() + 1]
         else:
-            token = xp.asarray(xp.clip(values[index], 0, HEAD - 1), dtype=xp.int64) + 1
+            token = values[index].clamp(0, HEAD - 1).long() + 1
         token = token * ~missing[index]
         side = int(field.hidden >= HIDDEN // 2) if field.vector else 2 if world.three_way and index in CONTEXT else None
         for part in range(1 if side is None else 1 + DIMENSIONS):
-            found = [xp.take(turn[index, part], token) for turn in effects.effects]
-            effect = found[0] * turns[0] + found[1] * turns[1] if turns else found[0]
+            turns = [turn[index, part][token] for turn in effects.effects]
+            effect = turns[0] * now + turns[1] * later if world.drift else turns[0]
             if world.tail and isinstance(field, Category) and field.values > HEAD:
-                place = TAIL + ((1 + DIMENSIONS) * index + part) * 2**24 + xp.asarray(values[index], dtype=xp.int64)
+                place = TAIL + ((1 + DIMENSIONS) * index + part) * 2**24 + values[index].long()
                 spread = world.tail * (world.vector / DIMENSIONS**0.5 if part else world.effect)
-                own = spread * 12**0.5 * (_uniform(world.seed, place, xp) - 0.5)
-                effect = xp.where(token == HEAD, own, effect)
+                effect = torch.where(token == HEAD, spread * 12**0.5 * (_uniform(world.seed, place) - 0.5), effect)
             if side is None or not part:
                 total += effect
             else:
@@ -354,16 +348,16 @@ def _frequencies(field: Integer | Category) -> Floats:
 def _normal(seed: int, start: int, shape: tuple[int, ...]) -> Floats:
     """Standard normal numbers as hashes of their places (Box and Muller), the same in any numpy."""
     size = int(np.prod(shape))
-    uniform = _uniform(seed, start + np.arange(2 * size), np)
+    uniform = _uniform(seed, start + torch.arange(2 * size)).numpy()
     radius = np.sqrt(-2 * np.log1p(-uniform[:size]))
     normal: Floats = radius * np.cos(2 * np.pi * uniform[size:])
     return normal.reshape(shape)
 
 
-def _uniform(seed: int, place: Any, xp: Any) -> Any:
+def _uniform(seed: int, place: Tensor) -> Tensor:
     """Uniform numbers in [0, 1) as hashes of places below 2^32 (SplitMix64), in int64, which wraps and has a sign."""
     mixed = (place + seed * 2**32) * (0x9E3779B97F4A7C15 - 2**64)
     mixed = (mixed ^ ((mixed >> 30) & (2**34 - 1))) * (0xBF58476D1CE4E5B9 - 2**64)
     mixed = (mixed ^ ((mixed >> 27) & (2**37 - 1))) * (0x94D049BB133111EB - 2**64)
     mixed = (mixed ^ ((mixed >> 31) & (2**33 - 1))) >> 11 & (2**53 - 1)
-    return xp.asarray(mixed, dtype=xp.float64) * 2.0**-53
+    return mixed.double() * 2.0**-53

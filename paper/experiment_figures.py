@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,27 +11,16 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bidwise.evaluation.estimate import NONE, Estimate, Outcome
 from bidwise.losses.definition import surrogate_of
-from bidwise.report.curves import named_lines
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Whisker, ticks, whiskers
-from bidwise.report.formatting import number
-from bidwise.report.loss_styles import FAMILIES, family_of, in_order, look_of
 from bidwise.report.sections import OUTCOMES
 from paper.comparisons import Difference, points
-from paper.criteo_results import CriteoResult
+from paper.loss_styles import FAMILIES, family_of, in_order, look_of
 from paper.pictures import Picture
-from paper.synthetic_results import CellGain, Histogram, MapResult, SyntheticResult
-
-MEASURES = {  # key -> title
-    "expected_welfare": "Expected welfare",
-    "welfare": "Realised welfare",
-    "auc": "AUC",
-    "log_loss": "Log loss, lower is better",
-}
-Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # name -> x, y
+from paper.synthetic_results import CellGain, Histogram, MapResult
 
 
 def forest(title: str, gains: Mapping[str, Estimate], label: str, *, families: bool) -> Panel:
@@ -49,78 +38,6 @@ def forest(title: str, gains: Mapping[str, Estimate], label: str, *, families: b
         rows.append(replace(row, fades=False, below=below))
     said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
     return whiskers(title, rows, label, f"{title}: {label}. {said}.", NARROW)
-
-
-def _lines(title: str, lines: Lines, label: str = "", lams: Sequence[float] = ()) -> Panel:
-    """Lines over epochs, or over ``lams``, each with its name at its end."""
-    said = []
-    for name, (xs, ys) in lines.items():
-        known = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
-        if known:
-            said.append(f"{name}: {known[0][1]:.4f} at {known[0][0]:g}, {known[-1][1]:.4f} at {known[-1][0]:g}")
-
-    def paint(axes: Axes) -> None:
-        named_lines(axes, lines, {name: look_of(name) for name in lines})
-        if lams:
-            scale = " (log scale)" if axes.get_xscale() == "log" else ""
-            axes.set_xlabel(f"λ, the weight of the log loss{scale}", x=0.32)
-            axes.xaxis.set_major_locator(FixedLocator(lams))
-        steps = axes.yaxis.get_major_locator().tick_values(*axes.get_ylim())
-        places = max(0, -math.floor(math.log10(steps[1] - steps[0]) + 1e-9))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: number(y, places)))
-        axes.set_ylabel(label)
-
-    return Panel(title, f"{title} by {'λ' if lams else 'epoch'}. {'; '.join(said)}.", 3.4, paint, width=4.4)
-
-
-def synthetic_curves(result: SyntheticResult, titles: Mapping[str, str]) -> Picture:
-    """Validation welfare over epochs, by protocol."""
-    panels = []
-    for name, protocol in result.protocols.items():
-        curves = {loss: protocol.curves[loss] for loss in in_order(protocol.curves)}
-        lines = {loss: (curve.epoch, [100 * y for y in curve.ratio]) for loss, curve in curves.items()}
-        panels.append(_lines(titles[name], lines, "welfare, % of the optimum"))
-    return Picture("learning_curves", tuple(panels))
-
-
-def criteo_curves(result: CriteoResult, titles: Mapping[str, str]) -> Picture:
-    """Validation welfare and log loss over epochs, by model."""
-    measures = ("welfare", *(["expected_welfare"] if result.data.known_ctr else []), "log_loss")
-    panels = []
-    for name, model in result.models.items():
-        for measure in measures if model.curves else ():
-            each = {loss: model.curves[loss] for loss in in_order(model.curves)}
-            lines = {loss: (curve.epoch, getattr(curve, measure)) for loss, curve in each.items()}
-            panels.append(_lines(f"{titles[name]}. {MEASURES[measure]}", lines))
-    return Picture("criteo_curves", tuple(panels), across=len(measures))
-
-
-def lam_grid(result: CriteoResult, titles: Mapping[str, str]) -> Picture:
-    """Test numbers by lam, by model, beside the log loss of the same repeats."""
-    measures = ("expected_welfare" if result.data.known_ctr else "welfare", "auc", "log_loss")
-    panels = []
-    for name, model in result.models.items():
-        for measure in measures if model.grid and model.grid_log_loss else ():
-            lams = sorted({at.lam for rows in model.grid.values() for at in rows})
-            lines = {"log_loss": (lams, [getattr(model.grid_log_loss, measure)] * len(lams))}
-            for loss in in_order(model.grid):
-                rows = sorted(model.grid[loss], key=lambda at: at.lam)
-                lines[loss] = ([at.lam for at in rows], [getattr(at, measure) for at in rows])
-            panels.append(_lines(f"{titles[name]}. {MEASURES[measure]}", _without_smallest(lines), lams=lams))
-    return Picture("criteo_lambda", tuple(panels))
-
-
-def _without_smallest(lines: Lines) -> Lines:
-    """Lines without the points at the smallest lam, and the next, as long as these dwarf the four or more others.
-
-    >>> _without_smallest({"a": ([0.1, 1.0, 3.0, 10.0, 30.0], [9.0, 1.2, 1.0, 1.1, 1.1])})
-    {'a': ([1.0, 3.0, 10.0, 30.0], [1.2, 1.0, 1.1, 1.1])}
-    """
-    late = {name: (xs[1:], ys[1:]) for name, (xs, ys) in lines.items()}
-    reach, rest = ([y for _, ys in some.values() for y in ys if math.isfinite(y)] for some in (lines, late))
-    if len(rest) >= 4 * len(lines) and max(reach) - min(reach) > 4 * (max(rest) - min(rest)):
-        return _without_smallest(late)
-    return lines
 
 
 def errors(title: str, means: Mapping[str, tuple[float, float]], label: str) -> Panel:

@@ -12,12 +12,13 @@ import numpy as np
 from bidwise.evaluation.estimate import NONE, Estimate
 from bidwise.report.drawing import COLOURS, Panel
 from bidwise.report.formatting import counted, number, per_cent
-from bidwise.report.loss_styles import in_order
-from bidwise.report.sections import OUTCOMES, Cell, Column, Table, by_column, measure_columns, setting
+from bidwise.report.sections import OUTCOMES, Cell, Table, TableRow, as_cell, setting
 from bidwise.study.recipe import BASELINE
-from paper.experiment_figures import errors, histogram, level, market_map, surrogates, synthetic_curves
+from paper.experiment_figures import errors, histogram, level, market_map, surrogates
+from paper.loss_styles import in_order
 from paper.pictures import Picture
 from paper.recipes_results import RECIPES, RecipesResult
+from paper.synthetic import PAPER
 from paper.synthetic_results import LossResult, MapResult, ReadingsResult, RegimesResult, SyntheticResult
 
 PROTOCOLS = {
@@ -25,23 +26,18 @@ PROTOCOLS = {
     "converged_sums": "Converged (literal sums)",
     "tuned": "Tuned (on validation auctions)",
 }
+Column = tuple[str, str, Callable[[Any], Cell | str]]  # heading, meaning, and the cell for the subject of a row
 OPTIMUM, OF_BASELINE = "of the optimal welfare", "of the baseline’s welfare"
-#: Whether the paper's Figure 2, which has no numbers, shows a loss above or below log loss.
-FIGURE_2 = dict.fromkeys(("bid_weighted", "sqrt_bid_weighted"), "▼ worse")
-FIGURE_2 |= dict.fromkeys(("log", "log_teacher", "hinge_plus_teacher"), "▲ better")
+SAID = (
+    "The paper’s text says that log, log_teacher and hinge_plus_teacher reach more welfare than log loss and than "
+    "both of its weighted forms; its Figure 2 has no numbers."
+)
 AXES = {  # of the maps of markets
     "misspecification": "share of the logit’s variance that the student cannot represent",
     "correlation": "correlation between the weights of bid and CTR",
     "auction size": "ads in an auction",
     "bid spread": "standard deviation of log bids",
     "teacher": "who gives the soft labels",
-}
-MEASURES = {  # key -> heading, meaning, decimals
-    "revenue": ("Revenue", "What winners pay in a second-price auction, mean per auction.", 4),
-    "squared_error": ("Squared error", "Of the CTR; lower is better.", 5),
-    "calibration_error": ("Calibration error", "Mean |predicted − observed CTR| over bins of equal mass.", 4),
-    "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; 1 is right.", 3),
-    "epoch": ("Epoch", "Selected on validation ads, mean over repeats.", 2),
 }
 WITH_ERRORS = (
     "Mean welfare, with the standard error of its difference to the average of the six, as the paper defines it."
@@ -92,6 +88,15 @@ class Experiment:
     notes: Sequence[str] = ()
 
 
+def by_column(
+    caption: str, first: str, columns: Sequence[Column], rows: Mapping[str, Any], *, folded: bool = False
+) -> Table:
+    """A table made from its columns; the meaning of its headings is listed below it."""
+    headings = [(heading, meaning) for heading, meaning, _ in columns]
+    lines = [TableRow(name, [as_cell(of(row)) for *_, of in columns]) for name, row in rows.items()]
+    return Table(caption, first, headings, lines, explained=any(meaning for _, meaning in headings), folded=folded)
+
+
 def gain_cell(gain: Estimate | None, *, narrow: bool = False) -> Cell:
     """A gain with its sign and interval; the baseline has none. A narrow one leaves the per cent to its caption."""
     if gain is None or not math.isfinite(gain.difference):
@@ -107,8 +112,8 @@ def versus(heading: str, meaning: str, of: Callable[[Any], Estimate | None]) -> 
 
 def tables_of(title: str, losses: Mapping[str, Any], columns: list[Column], more: list[Column]) -> list[Table]:
     """An open table, and a folded one with all measures that losses have."""
-    measures = {key: words for key, words in MEASURES.items() if hasattr(losses[BASELINE], key)}
-    more = [*more, *measure_columns(measures, losses.values())]
+    if any(math.isfinite(loss.epoch or math.nan) for loss in losses.values()):
+        more = [*more, ("Epoch", "Selected on validation ads, mean over repeats.", lambda loss: number(loss.epoch, 2))]
     if any(loss.lam for loss in losses.values()):
         more.append(("λ", "Selected: the median, and the range over repeats.", lambda loss: _range(loss.lam or ())))
     folded = by_column(f"{title}: other numbers", "Loss", more, losses, folded=True)
@@ -144,7 +149,6 @@ def synthetic_view(result: SyntheticResult) -> Experiment:
         "The paper’s Figure 4 in two readings of its constants: as printed, where bids span thirty orders of magnitude "
         "and decide most auctions, and plotted, a tenth of the printed weights, which is our choice."
     )
-    curves = "On validation auctions, mean over repeats, at the selected λ. Early epochs below the frame are cut off."
     return Experiment(
         title=f"The paper’s synthetic experiment, {config.reading} world",
         unit=OPTIMUM,
@@ -161,15 +165,13 @@ def synthetic_view(result: SyntheticResult) -> Experiment:
             Figures(
                 "The paper’s Figure 2", WITH_ERRORS, Picture("figure2_with_errors", tuple(_figure_2_panels(result)))
             ),
-            Figures("Welfare over the epochs", curves, synthetic_curves(result, PROTOCOLS)),
             Figures("The worlds of ads", readings, Picture("figure4_distributions", tuple(shapes), across=2)),
             Figures("The paper’s Figure 1", "What replaces the indicator of a mistake.", surrogates()),
         ],
-        paper=_figure_2(result),
         how=protocol_terms(result.protocols, "expected welfare"),
         losses=config.losses,
         lams=config.lams,
-        notes=["Intervals are Student’s t over repeats."],
+        notes=[SAID, "Intervals are Student’s t over repeats."],
     )
 
 
@@ -249,23 +251,9 @@ def readings_view(result: ReadingsResult) -> Experiment:
 def _figure_2_panels(result: SyntheticResult) -> Iterator[Panel]:
     """Welfare of the paper's six losses, its standard error that of the difference to their average."""
     for name, protocol in result.protocols.items():
-        six = {loss: x for loss, x in protocol.losses.items() if loss in (BASELINE, *FIGURE_2)}
+        six = {loss: x for loss, x in protocol.losses.items() if loss in PAPER}
         if all(math.isfinite(x.error_to_average) for x in six.values()):
             yield errors(PROTOCOLS[name], {loss: (x.welfare, x.error_to_average) for loss, x in six.items()}, "welfare")
-
-
-def _figure_2(result: SyntheticResult) -> Table | None:
-    """The paper's figure beside this run, in its protocol and world."""
-    if not result.config.papers or "converged" not in result.protocols:
-        return None
-    losses = result.protocols["converged"].losses
-    columns: list[Column] = [
-        ("The paper", "Its Figure 2, which has no numbers.", FIGURE_2.__getitem__),
-        versus("This run", f"In % {OPTIMUM}.", losses.__getitem__),
-        versus("Calibrated", CALIBRATED, lambda loss: losses[loss].calibrated),
-    ]
-    rows = {loss: loss for loss in FIGURE_2 if loss in losses}
-    return by_column("The paper’s losses against log loss, converged", "Loss", columns, rows)
 
 
 def plus_minus(value: float, error: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -62,41 +62,36 @@ class Trained:
     weights: dict[str, State]  # each parameter (repeats, ...)
     epoch: dict[str, Tensor]  # (repeats,)
     value: dict[str, Tensor]  # (repeats,)
-    curve: Mapping[float, Tensor]  # evaluated epoch -> the first metric (repeats,)
 
 
 @dataclass(frozen=True)
 class Selected:
-    """One model for each repeat: its weights, the epoch and lam it was selected with, its validation curve."""
+    """One model for each repeat: its weights, the epoch and lam it was selected with."""
 
     weights: State  # (repeats, ...)
     epoch: Tensor | None
     lam: tuple[float, ...] | None
-    curve: dict[float, Tensor]  # NaN once ended
 
 
 def select(trained: Sequence[Trained], metric: str) -> Selected:
     """For each repeat the recipe and epoch that are best by a metric on validation auctions."""
-    repeats = range(len(next(iter(trained[0].curve.values()))))
     name = metric.partition("@")[0]  # "welfare@50": over auctions of 50 ads
 
     def winner(repeat: int) -> Trained:
         first = trained[0]
         return first if metric == LAST else best(trained, name, lambda t: float(t.value[metric][repeat])) or first
 
-    chosen = [winner(repeat) for repeat in repeats]
+    weights = trained[0].weights[metric]
+    chosen = [winner(repeat) for repeat in range(len(next(iter(weights.values()))))]
 
     def picked(tensors: Callable[[Trained], Tensor]) -> Tensor:
         return torch.stack([tensors(each)[r] for r, each in enumerate(chosen)])
 
-    epochs = max((each.curve for each in trained), key=len)  # patience ends groups at different epochs
-    ended = torch.full((len(repeats),), torch.nan, dtype=torch.float64)
     lams = [each.recipe.lam for each in chosen]
     return Selected(
-        {key: picked(lambda each, key=key: each.weights[metric][key]) for key in trained[0].weights[metric]},  # type: ignore[misc]
+        {key: picked(lambda each, key=key: each.weights[metric][key]) for key in weights},  # type: ignore[misc]
         None if metric == LAST else picked(lambda each: each.epoch[metric]),
         tuple(lam for lam in lams if lam is not None) or None,
-        {epoch: picked(lambda each, epoch=epoch: each.curve.get(epoch, ended)) for epoch in epochs},  # type: ignore[misc]
     )
 
 
@@ -121,7 +116,6 @@ def train(
             partial(_fitted, group, ads, valid, students, metrics),
             amount=len(group),
             key="; ".join(map(str, group)),
-            epochs=group[0].epochs,
         )
         for number, group in enumerate(groups)
     ]
@@ -153,7 +147,6 @@ def _fitted(
             },
             "epoch": {metric: each.epoch[row].clone() for metric, each in fitted.best.items()},
             "value": {metric: each.value[row].clone() for metric, each in fitted.best.items()},
-            "curve": {entry["epoch"]: entry[metrics[0].name][row].clone() for entry in fitted.history},
         }
         for row in range(len(recipes))
     ]

@@ -10,13 +10,13 @@ from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Outcome
 from bidwise.json_files import read_json
 from bidwise.report.build import run_of, runs_page
-from bidwise.report.loss_styles import losses_section
 from bidwise.report.sections import Run, RunPage, Section
 from bidwise.run_folder import result_from_json, write_text
 from paper.criteo_results import CriteoResult
 from paper.criteo_view import criteo_view
 from paper.experiment_figures import forest
 from paper.experiment_views import Comparison, Experiment, readings_view, recipes_view, regimes_view, synthetic_view
+from paper.loss_styles import losses_section
 from paper.pictures import Picture, drawings, grid_ends, write
 from paper.recipes_results import RecipesResult
 from paper.synthetic_results import ReadingsResult, RegimesResult, SyntheticResult
@@ -75,6 +75,7 @@ def experiment_page(run: Run, key: str) -> RunPage:
     """Verdict, gains, the paper's numbers, ours, figures, and how it was done."""
     shown = VIEWS[run.result.kind](run.result)
     headline, *others = verdict(shown)
+    others += [run.environment["note"]] if "note" in run.environment else []
     tables = [table for each in shown.comparisons for table in each.tables]
     lead = (
         f"Difference to the baseline on the same auctions, in % {shown.unit}, with 95 % intervals; full marks where "
@@ -112,7 +113,8 @@ def experiment_summary(result: Any) -> str:
 
 def _forest(shown: Experiment) -> Picture:
     label = f"difference to the baseline, % {shown.unit}"
-    panels = [forest(each.title, each.gains, label, families=bool(shown.losses)) for each in shown.comparisons]
+    families = bool(shown.losses) and not shown.worlds  # else what is compared are readings or recipes
+    panels = [forest(each.title, each.gains, label, families=families) for each in shown.comparisons]
     return Picture(
         shown.forest, tuple(panel for panel, each in zip(panels, shown.comparisons, strict=True) if each.gains)
     )

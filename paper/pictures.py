@@ -40,7 +40,7 @@ def write(folder: Path, picture: Picture) -> list[Path]:
         for at, panel in enumerate(picture.panels):
             axes = figure.add_subplot(grid[at // picture.across, at % picture.across])
             panel.paint(axes)
-            axes.set_title(panel.title, loc="left", weight="bold", size=10)
+            axes.set_title(panel.title, loc="left", weight="bold", size=10, pad=14)  # above the name of a first row
         for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None}), ("png", {})):
             paths.append(folder / f"{picture.name}.{kind}")
             with whole_file(paths[-1]) as part:

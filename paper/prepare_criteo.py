@@ -1,7 +1,6 @@
 """Criteo's raw text as a store: split, shuffled, integers as categories, vocabularies from the training ads.
 
-The text is read three times: to count its lines, to count the values of the training ads, and to write ids. Every line
-has a random key, and the order of the keys is that of the ads: the first ones are for training.
+The text is read three times: to count its lines, to count the values of the training ads, and to write ids.
 """
 
 from __future__ import annotations
@@ -17,17 +16,21 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data import table_files
-from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter
+from bidwise.data.columns import Column, Encoder, Learner
+from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.run_folder import LOCK, checksum, locked_folder, open_folder, read_array
-from bidwise.values import FIRST, MISSING, RARE
+from bidwise.values import MISSING, RARE
 from bidwise.workers import ahead, cores
 from paper.bids import SOURCES, Bids, Progress, attach
-from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES, check_shares, split_sizes
+from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES, split_sizes
 
 ORDERS = ("random", "file")
 ENDS = 2**20  # bytes at both ends of a file, enough to tell that it was changed
-ABSENT = -(2**40)  # in place of a value that is missing
-TYPES = {"label": pl.Int64} | dict.fromkeys(INTEGERS, pl.Int32)
+VALUES = {  # what each column contains
+    "label": "0 or 1",
+    **dict.fromkeys(INTEGERS, "empty or a whole number below 2^31"),
+    **dict.fromkeys(CATEGORIES, "empty or 8 hex digits"),
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Options:
     """
 
     min_count: int = 10
-    split: str = "8,1,1"
+    split: tuple[int, int, int] = (8, 1, 1)
     order: str = "random"
     seed: int = 0
     integers: str = "winners"
@@ -54,15 +57,8 @@ class Options:
         check_seed("seed", self.seed)
         check_name("integers", self.integers, MAPS)
         check_name("order", self.order, ORDERS)
-        check_shares(self.shares, least=1)
-
-    @property
-    def shares(self) -> tuple[int, ...]:
-        """``split`` as numbers."""
-        try:
-            return tuple(map(int, self.split.split(",")))
-        except ValueError:
-            raise InputError(f"must be whole numbers such as 8,1,1, found {self.split!r}", argument="split") from None
+        for share in self.split:
+            check_whole("split", share, 1)
 
 
 def prepare(
@@ -82,11 +78,11 @@ def prepare(
         bids: which bids the ads get; ``None``: none.
         progress: called with the work and the share of it that is done.
     """
-    text = RawText.of([raw] if isinstance(raw, str | Path) else raw)
-    if bids is not None and "truth" in SOURCES[bids.kind] and text.truth is None:
-        raise InputError(f"bids of kind {bids.kind} need the true CTR, found no {text.files[0].name}.ctr.npy")
-    if bids is not None and bids.kind == "residual":
+    text = RawText.of([raw] if isinstance(raw, str | Path) else raw, options, progress or (lambda work, share: None))
+    if bids is not None and "truth" in SOURCES[bids.kind]:
         bids.column(NAMES)
+        if text.truth is None:
+            raise InputError(f"bids of kind {bids.kind} need the true CTR, found no {text.files[0].name}.ctr.npy")
     folder, config = Path(out), _config(text, options, bids)
     if folder.is_file():
         raise InputError(f"must be a folder, found the file {folder}; it is the last argument", argument="out")
@@ -95,26 +91,11 @@ def prepare(
         open_folder(folder, config)
     elif others - {"config.toml.part"}:
         raise InputError(f"must be a new folder, found {folder} with other files in it", argument="out")
-    show = progress or (lambda work, share: None)
     with locked_folder(folder):
-        store = Store(folder) if (folder / SCHEMA).is_file() else _written(text, folder, config, options, show)
+        store = Store(folder) if (folder / SCHEMA).is_file() else _written(text, folder, config)
         if bids is not None and not store.has("bids"):
             store = attach(store, bids, progress=progress)
         return store
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Some lines: clicks ``(lines,)`` and tokens ``(lines, 39)``, ABSENT where missing; ``start`` is the first one."""
-
-    start: int
-    clicks: NDArray[np.int64]
-    values: NDArray[np.int64]
-    share: float
-
-    @property
-    def lines(self) -> slice:
-        return slice(self.start, self.start + len(self.clicks))
 
 
 @dataclass(frozen=True)
@@ -123,9 +104,11 @@ class RawText:
 
     files: list[Path]
     truth: list[NDArray[Any]] | None
+    options: Options
+    show: Progress
 
     @classmethod
-    def of(cls, raw: Sequence[str | Path]) -> RawText:
+    def of(cls, raw: Sequence[str | Path], options: Options, show: Progress) -> RawText:
         """The files of a data set, if they can be read."""
         files = [Path(path) for path in raw]
         if not files:
@@ -138,7 +121,7 @@ class RawText:
         named = [path.with_name(path.name + ".ctr.npy") for path in files]
         without = [path for path, name in zip(files, named, strict=True) if not name.is_file()]
         if len(without) == len(files):
-            return cls(files, None)
+            return cls(files, None, options, show)
         if without:
             raise InputError(f"all raw files must have their CTR next to them or none, found none of {without[0]}")
         truth = [read_array(name) for name in named]
@@ -148,64 +131,49 @@ class RawText:
             wrong = np.flatnonzero(~((ctr >= 0) & (ctr <= 1)))
             if len(wrong):
                 raise InputError(f"{name} must be between 0 and 1, found {ctr[wrong[0]]} for line {int(wrong[0]) + 1}")
-        return cls(files, truth)
+        return cls(files, truth, options, show)
 
-    def blocks(self, show: Progress, work: str) -> Iterator[tuple[int, table_files.Block]]:
-        """Blocks of lines of all files, each with the number of its first line."""
-        sizes, start = [path.stat().st_size for path in self.files], 0
+    def blocks(self, work: str) -> Iterator[tuple[slice, table_files.Block]]:
+        """Some lines at a time, and which of all lines they are."""
+        start, sizes = 0, [path.stat().st_size for path in self.files]
         for at, path in enumerate(self.files):
             source = table_files.open_table(path, separator="\t", header=False)
-            if len(source.columns) != 1 + len(NAMES):
+            if len(source.columns) != len(VALUES):
                 hint = (
                     " (is it test.txt, which has no labels? use train.txt)" if len(source.columns) == len(NAMES) else ""
                 )
-                expected = f"{1 + len(NAMES)} cells between tabs, a label, 13 integers and 26 categories"
+                expected = f"{len(VALUES)} cells between tabs, a label, 13 integers and 26 categories"
                 raise InputError(f"{path}, line 1: must have {expected}, found {len(source.columns)}{hint}")
             first = start
             for block in source.blocks():
-                yield start, block
+                yield slice(start, start + len(block.frame)), block
                 start += len(block.frame)
-                show(work, (sum(sizes[:at]) + block.share * sizes[at]) / sum(sizes))
+                self.show(work, (sum(sizes[:at]) + block.share * sizes[at]) / sum(sizes))
             if self.truth is not None and len(self.truth[at]) != start - first:
                 found = f"{len(self.truth[at]):,} for {start - first:,} lines"
                 raise InputError(f"{path}.ctr.npy must have one CTR for each line of {path.name}, found {found}")
 
-    def tokens(self, integers: str, show: Progress, work: str) -> Iterator[Tokens]:
-        """All lines in order."""
+    def tables(self, work: str) -> Iterator[tuple[slice, pl.DataFrame]]:
+        """All lines in order as columns: labels, tokens of integers, and categories in small letters."""
+        return ahead(lambda lines: (lines[0], self._table(lines[1])), self.blocks(work), min(cores(), 8))
 
-        def read(numbered: tuple[int, table_files.Block]) -> Tokens:
-            start, block = numbered
-            table = _parsed(block)
-            values = table.select(NAMES).fill_null(ABSENT).to_numpy(writable=True)
-            counts = values[:, : len(INTEGERS)]
-            known = counts != ABSENT
-            counts[known] = MAPS[integers](counts[known])
-            return Tokens(start, table["label"].to_numpy(), values, block.share)
-
-        yield from ahead(read, self.blocks(show, work), min(cores(), 8))
-
-
-def _parsed(block: table_files.Block) -> pl.DataFrame:
-    """Numbers for all cells: the label, integers, and categories as the numbers that their hex digits write."""
-    words = block.frame.rename(dict(zip(block.frame.columns, ("label", *NAMES), strict=True)))
-    numbers = [pl.col(name).cast(kind, strict=False).cast(pl.Int64) for name, kind in TYPES.items()]
-    digits = [pl.col(name).str.extract("^([0-9a-fA-F]{8})$") for name in CATEGORIES]
-    table = words.select(*numbers, *(word.str.to_integer(base=16, dtype=pl.Int64) for word in digits))
-    table = table.with_columns(pl.when(pl.col("label").is_in([0, 1])).then("label"))
-    for name in table.columns:
-        wrong = table[name].is_null() & (words[name].is_not_null() if name != "label" else True)
-        if wrong.any():
-            row = int(wrong.arg_max() or 0)
-            kind = (
-                "0 or 1"
-                if name == "label"
-                else "empty or " + ("a whole number below 2^31" if name in INTEGERS else "8 hex digits")
-            )
-            word = words[name][row] or ""
-            raise InputError(
-                f"{block.where(row)}: {name} must be {kind}, found {word[:24]!r}{'...' * (len(word) > 24)}"
-            )
-    return table
+    def _table(self, block: table_files.Block) -> pl.DataFrame:
+        words = block.frame.rename(dict(zip(block.frame.columns, VALUES, strict=True)))
+        label, integers = pl.col("label").cast(pl.Int64, strict=False), pl.col(INTEGERS).cast(pl.Int32, strict=False)
+        hexes = pl.col(CATEGORIES).cast(pl.String).str.extract("^([0-9a-fA-F]{8})$").str.to_lowercase()
+        table = words.select(pl.when(label.is_in([0, 1])).then(label), integers.cast(pl.Int64), hexes)
+        for name, expected in VALUES.items():
+            wrong = table[name].is_null() & (words[name].is_not_null() | (name == "label"))
+            if wrong.any():
+                row = int(wrong.arg_max() or 0)
+                word = words[name][row] or ""
+                shown = f"{word[:24]!r}{'...' * (len(word) > 24)}"
+                raise InputError(f"{block.where(row)}: {name} must be {expected}, found {shown}")
+        mapped = MAPS[self.options.integers]
+        return table.with_columns(
+            pl.when(table[name].is_not_null()).then(pl.Series(name, mapped(table[name].fill_null(0).to_numpy())))
+            for name in INTEGERS
+        )
 
 
 def _config(text: RawText, options: Options, bids: Bids | None) -> dict[str, Any]:
@@ -230,112 +198,50 @@ def _ends(path: Path) -> str:
         return checksum(first, file.read())
 
 
-def places(rows: int, seed: int | None) -> NDArray[np.int64]:
-    """The place of every line among the ads: by random keys, or as they are without a seed.
-
-    Every step of SplitMix64 can be undone, so different lines have different keys.
-
-    >>> sorted(places(5, 0).tolist()), places(3, None).tolist()
-    ([0, 1, 2, 3, 4], [0, 1, 2])
-    """
-    lines = np.arange(rows)
-    if seed is None:
-        return lines
-    first = _mixed(np.array([(seed + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1)], np.uint64))
-    found = np.empty(rows, np.int64)
-    found[np.argsort(_mixed(lines.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + first))] = lines
-    return found
-
-
-def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
-    return state ^ (state >> np.uint64(31))
-
-
-def _written(text: RawText, folder: Path, config: dict[str, Any], options: Options, show: Progress) -> Store:
-    rows = sum(len(block.frame) for _, block in text.blocks(show, "Counting lines"))
-    sizes = dict(zip(SPLITS, split_sizes(rows, options.shares, "raw"), strict=True))
-    place = places(rows, options.seed if options.order == "random" else None)
-    counts = [Counts() for _ in NAMES]
-    for block in text.tokens(options.integers, show, "Counting values"):
-        train = block.values[place[block.lines] < sizes["train"]]
-        for column, counted in zip(train.T, counts, strict=True):
-            counted.add(column)
-    least = [1 if name in INTEGERS else options.min_count for name in NAMES]
-    vocabularies = [counted.vocabulary(count) for counted, count in zip(counts, least, strict=True)]
-    writer, clicked = StoreWriter(folder, sizes), dict.fromkeys(sizes, 0)
+def _written(text: RawText, folder: Path, config: dict[str, Any]) -> Store:
+    options = text.options
+    rows = sum(len(block.frame) for _, block in text.blocks("Counting lines"))
+    sizes = split_sizes(rows, options.split, "raw")
+    place = np.random.default_rng(options.seed).permutation(rows) if options.order == "random" else np.arange(rows)
+    learners = [Learner([Column(name, "categorical", 0, 0.0, "") for name in some]) for some in (INTEGERS, CATEGORIES)]
+    for lines, table in text.tables("Counting values"):
+        train = table.filter(place[lines] < sizes["train"])
+        for learner in learners:
+            learner.add(learner.counted(train))
+    integers, categories = (
+        learner.encoder(min_count=count, bins=2)
+        for learner, count in zip(learners, (1, options.min_count), strict=True)
+    )
+    encoder = Encoder((*integers.columns, *categories.columns))
+    writer = StoreWriter(folder, sizes)
     truth = None if text.truth is None else np.concatenate(text.truth)
     widths = {"features": len(NAMES), "clicks": None} | ({} if truth is None else {"truth": None})
-    columns = {name: {x: writer.column(name, x, width=width) for x, width in widths.items()} for name in sizes}
-    for block in text.tokens(options.integers, show, "Writing ads"):
-        ids = np.stack([found.ids(column) for column, found in zip(block.values.T, vocabularies, strict=True)], axis=1)
-        values: dict[str, NDArray[Any]] = {"features": ids, "clicks": block.clicks}
+    arrays = {name: {x: writer.column(name, x, width=width) for x, width in widths.items()} for name in sizes}
+    shares = {id_: np.zeros(len(NAMES)) for id_ in (RARE, MISSING)}  # of the training ads
+    for lines, table in text.tables("Writing ads"):
+        values = {"features": encoder.encode(table).ids, "clicks": table["label"].to_numpy()}
         if truth is not None:
-            values["truth"] = truth[block.lines]
+            values["truth"] = truth[lines]
         begin = 0
         for name, size in sizes.items():
-            to = place[block.lines] - begin
+            to = place[lines] - begin
             inside = (to >= 0) & (to < size)
-            for column, array in columns[name].items():
+            for column, array in arrays[name].items():
                 array[to[inside]] = values[column][inside]
-            clicked[name] += int(block.clicks[inside].sum())
             begin += size
+            if name == "train":
+                for id_, share in shares.items():
+                    share += (values["features"][inside] == id_).sum(0) / size
     open_folder(folder, config)
-    fields = dict(zip(NAMES, vocabularies, strict=True))
     return writer.finish(
-        fields=[Field(name, FIRST + len(found.values)) for name, found in fields.items()],
+        fields=encoder.fields,
         about={
             "source": "criteo",
             "raw": config["raw"],
             "options": asdict(options),
             "rows": rows,
-            "click_rate": {name: clicked[name] / size for name, size in sizes.items()},
-            "rare": {name: found.rare / sizes["train"] for name, found in fields.items()},
-            "missing": {name: found.missing / sizes["train"] for name, found in fields.items()},
+            "click_rate": {name: float(each["clicks"].mean()) for name, each in arrays.items()},
+            "rare": dict(zip(NAMES, shares[RARE].tolist(), strict=True)),
+            "missing": dict(zip(NAMES, shares[MISSING].tolist(), strict=True)),
         },
     )
-
-
-class Counts:
-    """How often the values of a column were seen."""
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-
-    def add(self, column: NDArray[np.int64]) -> None:
-        self.parts.append(np.unique(column, return_counts=True))
-        if len(self.parts) == 64:
-            self.parts = [self.total()]
-
-    def total(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Every value once, and its count."""
-        values, counts = (np.concatenate([part[at] for part in self.parts]) for at in (0, 1))
-        distinct, at = np.unique(values, return_inverse=True)
-        return distinct, np.bincount(at, counts, len(distinct)).astype(np.int64)
-
-    def vocabulary(self, least: int) -> Vocabulary:
-        """Values seen so often, the most frequent first, ties by value."""
-        values, counts = self.total()
-        known = values != ABSENT
-        kept = known & (counts >= least)
-        order = np.argsort(np.lexsort((values[kept], -counts[kept])))
-        return Vocabulary(values[kept], order, int(counts[known & ~kept].sum()), int(counts[~known].sum()))
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Values of a field in their order with the place of each; how many training ads have rare or missing ones."""
-
-    values: NDArray[np.int64]
-    order: NDArray[np.int64]
-    rare: int
-    missing: int
-
-    def ids(self, tokens: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Ids of values: 0 for unknown ones, 1 where missing, then by frequency."""
-        if not len(self.values):
-            return np.where(tokens == ABSENT, MISSING, RARE).astype(np.int32)
-        at = np.searchsorted(self.values, tokens).clip(max=len(self.values) - 1)
-        ids = np.where(self.values[at] == tokens, self.order[at] + FIRST, RARE)
-        return np.where(tokens == ABSENT, MISSING, ids).astype(np.int32)

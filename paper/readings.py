@@ -53,7 +53,7 @@ def run(
             recipes, by = study.recipes(of_reading.lams, patience=of_reading.patience), BY_TRUTH
         else:
             recipes, by = study.recipes((LAM,), every=of_reading.epochs, sums=of_reading.sums), LAST
-        readings[name] = study.judge(study.train(f"reading-{number:02d}", recipes, by), by).losses
+        readings[name] = study.judge(study.train(f"reading-{number:02d}", recipes, by), by)
     result = ReadingsResult(bidwise.__version__, config, readings)
     cache.write(result, made_by)
     return result

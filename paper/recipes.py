@@ -63,7 +63,7 @@ SMALL_SETTINGS = tuple(
 )
 EPOCHS = 8
 _SOFT = tuple({"loss": "distilled", "click_share": share, "l2": l2} for share in (0.0, 0.5) for l2 in (1.0, 0.3, 0.1))
-_LAMS = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+_LAMS = (0.1, 0.3, 1.0, 3.0, 30.0, 300.0)
 #: What is tried of each recipe: changes to the settings of the baseline, or of `small`; ``l2`` a factor on theirs.
 CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "bid_weighted": tuple(

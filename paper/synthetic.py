@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,23 @@ import torch
 from torch import Tensor
 
 import bidwise
-from bidwise.auctions import optimal_welfare, revenue
+from bidwise.auctions import optimal_welfare
 from bidwise.checks import check_name, check_positive
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS, World
-from bidwise.evaluation.estimate import Estimate
-from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
 from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
-from bidwise.training.validation import METRICS, logits_of, mean_welfare, predict
+from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
 from bidwise.values import Floats
 from bidwise.workers import Progress, threads
 from paper.comparisons import gain, mean_and_error, platt_scaled
 from paper.grids import LAMS, grid, seeds_of
 from paper.members import LAST, Selected, Students, Trained, select, train
 from paper.synthetic_results import (
-    Curve,
     Histogram,
+    Losses,
     LossResult,
     Protocol,
     SyntheticConfig,
@@ -57,7 +56,6 @@ AS_PRINTED: dict[str, Any] = {
     "sums": True,
 }
 BY_TRUTH, BY_CLICKS = "expected_welfare", "welfare"  # by the true CTR of validation ads, and by their clicks
-MEANS = ("welfare", "revenue", "auc", "log_loss", "squared_error")  # over repeats, that a result has
 HIDDEN = {"mlp": (50,), "logistic_regression": ()}
 Fits = dict[str, list[Trained]]  # by loss
 
@@ -87,14 +85,11 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
     check_name("reading", config.reading, SETTINGS)
     check_name("protocol", config.protocol, PROTOCOLS)
     check_name("init", config.init, INITS)
-    setting = SETTINGS[config.reading]
     asked = (BASELINE, *config.losses) if config.losses else LOSSES  # it is the baseline and the teacher of all others
     config = replace(
         config,
         losses=tuple(loss for loss in known if loss in asked),
-        training_ads=config.training_ads or setting.training_ads,
-        student=setting.student,
-        learning_rate=setting.learning_rate,
+        training_ads=config.training_ads or SETTINGS[config.reading].training_ads,
         lams=config.lams or LAMS,
     )
     ones = dict.fromkeys(("epochs", "every", "validation_auctions", "test_auctions", "patience"), 1)
@@ -123,19 +118,14 @@ def run(
     protocols: dict[str, Protocol] = {}
     if converged in wanted:
         trained = study.train("converged", converged, LAST)
-        protocols["converged_sums" if config.sums else "converged"] = study.judge(trained, LAST)
+        protocols["converged_sums" if config.sums else "converged"] = Protocol(study.judge(trained, LAST))
         if sums:
-            protocols["converged_sums"] = study.judge(study.train("sums", sums, LAST, trained), LAST)
+            protocols["converged_sums"] = Protocol(study.judge(study.train("sums", sums, LAST, trained), LAST))
     if tuned in wanted:
-        protocols["tuned"] = study.judge(study.train("tuned", tuned, BY_TRUTH), BY_TRUTH)
-    worlds = dict.fromkeys(("plotted", "printed", config.reading))
-    result = SyntheticResult(
-        bidwise.__version__,
-        config,
-        float(study.optimal.mean()),
-        protocols,
-        {world: _shape(world, config.seed) for world in worlds},
-    )
+        protocols["tuned"] = Protocol(study.judge(study.train("tuned", tuned, BY_TRUTH), BY_TRUTH))
+    worlds = {world: _shape(world, config.seed) for world in dict.fromkeys(("plotted", "printed", config.reading))}
+    optimal = float(best_possible(study.test).mean())
+    result = SyntheticResult(bidwise.__version__, config, optimal, protocols, worlds)
     cache.write(result, where)
     return result
 
@@ -162,15 +152,16 @@ def drawn(config: SyntheticConfig, seeds: Sequence[int]) -> tuple[Ads, Ads, Ads]
 
 @dataclass(frozen=True)
 class Study:
-    """The same ads and auctions for every protocol."""
+    """Losses that are trained, selected and tested on the same ads and auctions."""
 
-    config: SyntheticConfig
+    recipe: Recipe
+    losses: tuple[str, ...]
     ads: Ads
     valid: Ads
     test: Ads
-    optimal: Floats
     students: Students
-    cache: TaskCache
+    run: Callable[[Sequence[Task]], list[Any]]
+    metrics: tuple[Metric, ...] = (METRICS[BY_TRUTH], METRICS[BY_CLICKS])
 
     @classmethod
     def of(cls, config: SyntheticConfig, device: str, cache: TaskCache) -> Study:
@@ -178,75 +169,77 @@ class Study:
         seeds = seeds_of(config.seed, config.repeats)
         ads, valid, test = drawn(config, seeds)
         dtype = torch.float64 if world_of(config).spread > 2 else torch.float32
-        students = Students(ads.width, seeds, HIDDEN[config.student], config.init, dtype, device)
-        return cls(config, ads, valid, test, best_possible(test), students, cache)
+        setting = SETTINGS[config.reading]
+        students = Students(ads.width, seeds, HIDDEN[setting.student], config.init, dtype, device)
+        options = {name: getattr(config, name) for name in ("epochs", "batch_size", "every")}
+        recipe = Recipe(model=setting.student, unit=1.0, learning_rate=setting.learning_rate, **options)
+        return cls(recipe, config.losses, ads, valid, test, students, partial(_on_all_cores, cache, device))
 
     def recipes(self, lams: Sequence[float], **changes: Any) -> list[Recipe]:
         """A recipe for every loss and every lam, where it has one."""
-        config = self.config
-        options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
-        return grid(Recipe(model=config.student, unit=1.0, **(options | changes)), config.losses, lams)
+        return grid(replace(self.recipe, **changes), self.losses, lams)
 
     def train(self, name: str, recipes: list[Recipe], metric: str, before: Fits | None = None) -> Fits:
-        """All recipes, those with a teacher last: the log loss's student, which may be known from ``before``."""
+        """All recipes, those with a teacher last: if ads have none, the log loss's student, maybe of ``before``."""
         trained, ads = dict(before or {}), self.ads
-        metrics = (METRICS[BY_TRUTH], METRICS[BY_CLICKS])
         for taught in (False, True):
             some = [recipe for recipe in recipes if needs_teacher(recipe.loss) == taught]
             if not some:
                 continue
-            if taught:
-                teacher = self.students.trained(select(trained[BASELINE], metric).weights)
-                ads = ads.with_teacher(predict(teacher, ads.features).to(ads.bids))
+            if taught and ads.teacher is None:
+                ads = ads.with_teacher(self.predicted(trained, metric).to(ads.bids))
             called = f"{name}-taught" if taught else name
-            trained |= train(called, some, ads, self.valid, self.students, metrics, self._run)
-        return {loss: trained[loss] for loss in self.config.losses if loss in trained}
+            trained |= train(called, some, ads, self.valid, self.students, self.metrics, self.run)
+        return {loss: trained[loss] for loss in self.losses if loss in trained}
 
-    def _run(self, tasks: Sequence[Task]) -> list[Any]:
-        """On a CPU each core has a task of its own: operations are too small to be shared by cores."""
-        alone = torch.device(self.students.device).type == "cuda" or torch.get_num_threads() == 1
-        if alone:
-            return self.cache.all(tasks)
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)  # of all threads that are started from here on
-        try:
-            return self.cache.all(tasks, threads(min(before, 8)))
-        finally:
-            torch.set_num_threads(before)
+    def predicted(self, trained: Fits, metric: str) -> Tensor:
+        """The CTR of the training ads by the log loss's students."""
+        return predict(self.students.trained(select(trained[BASELINE], metric).weights), self.ads.features)
 
-    def judge(self, trained: Fits, metric: str) -> Protocol:
-        """The selected students of every loss on the test auctions, and how they got there."""
-        selected = {loss: select(each, metric) for loss, each in trained.items()}
-        by_clicks: dict[str, TunedGain] = {}
+    def judge(self, trained: Fits, metric: str, by_clicks: str = BY_CLICKS) -> Losses:
+        """The selected students of every loss on the test auctions."""
+        optimal, clicked = best_possible(self.test), dict[str, TunedGain]()
         if metric != LAST:  # what a user could have selected, who does not know the true CTR
-            others = {loss: select(each, BY_CLICKS) for loss, each in trained.items()}
+            others = {loss: select(fits, by_clicks) for loss, fits in trained.items()}
             welfare = {loss: self._measured(each).welfare for loss, each in others.items()}
-            by_clicks = {
-                loss: TunedGain(**vars(gain(welfare[loss], welfare[BASELINE], self.optimal)), **_choice(each))
+            clicked = {
+                loss: TunedGain(**vars(gain(welfare[loss], welfare[BASELINE], optimal)), **_choice(each))
                 for loss, each in others.items()
             }
+        selected = {loss: select(fits, metric) for loss, fits in trained.items()}
         measures = {loss: self._measured(each) for loss, each in selected.items()}
         six = [measures[loss].welfare for loss in PAPER if loss in measures]
-        average = np.mean(six, axis=0) if len(six) == len(PAPER) else np.full_like(self.optimal, math.nan)
+        average = np.mean(six, axis=0) if len(six) == len(PAPER) else np.full_like(optimal, math.nan)
         base, losses = measures[BASELINE], {}
         for loss, mine in measures.items():
             to_average, error = mean_and_error((mine.welfare - average).tolist())
-            means: dict[str, Any] = {name: float(getattr(mine, name).mean()) for name in MEANS}
+            means: dict[str, Any] = {name: float(getattr(mine, name).mean()) for name in ("welfare", "auc", "log_loss")}
             losses[loss] = LossResult(
-                **vars(gain(mine.welfare, base.welfare, self.optimal)),
+                **vars(gain(mine.welfare, base.welfare, optimal)),
                 **_choice(selected[loss]),
                 **means,
                 difference_to_average=to_average,
                 error_to_average=error,
-                calibrated=gain(mine.calibrated, base.calibrated, self.optimal),
-                ratios=tuple((mine.welfare / self.optimal).tolist()),
-                by_clicks=by_clicks.get(loss),
+                calibrated=gain(mine.calibrated, base.calibrated, optimal),
+                ratios=tuple((mine.welfare / optimal).tolist()),
+                by_clicks=clicked.get(loss),
             )
-        best = best_possible(self.valid)
-        return Protocol(losses, {loss: _curve(each.curve, best) for loss, each in selected.items()})
+        return losses
 
     def _measured(self, selected: Selected) -> Measures:
         return measured(self.students.trained(selected.weights), self.valid, self.test)
+
+
+def _on_all_cores(cache: TaskCache, device: str, tasks: Sequence[Task]) -> list[Any]:
+    """On a CPU each core has a task of its own: operations are too small to be shared by cores."""
+    before = torch.get_num_threads()
+    if torch.device(device).type == "cuda" or before == 1:
+        return cache.all(tasks)
+    torch.set_num_threads(1)  # of all threads that are started from here on
+    try:
+        return cache.all(tasks, threads(min(before, 8)))
+    finally:
+        torch.set_num_threads(before)
 
 
 def _choice(selected: Selected) -> dict[str, Any]:
@@ -265,27 +258,21 @@ class Measures:
 
     welfare: Floats
     calibrated: Floats
-    revenue: Floats  # of GSP auctions
     auc: Floats
     log_loss: Floats
-    squared_error: Floats  # of the CTR
 
 
 def measured(model: MLP, valid: Ads, test: Ads) -> Measures:
     """The measures of students, one for each repeat."""
     logits = logits_of(model, test.features).double().cpu()
     calibrated = platt_scaled(logits, logits_of(model, valid.features).double(), valid.clicks)
-    ctr = ctr_of(logits)
     assert test.truth is not None
-    bids, truth = test.bids.double(), test.truth.double()
-    revenues = [revenue(*columns, test.offsets, pricing="gsp").mean() for columns in zip(ctr, truth, bids, strict=True)]
+    worth, bids = test.bids.double() * test.truth.double(), test.bids.double()
     return Measures(
-        mean_welfare(logits, bids * truth, bids, test.offsets).numpy(),
-        mean_welfare(calibrated, bids * truth, bids, test.offsets).numpy(),
-        torch.stack(revenues).numpy(),
+        mean_welfare(logits, worth, bids, test.offsets).numpy(),
+        mean_welfare(calibrated, worth, bids, test.offsets).numpy(),
         METRICS["auc"].of(logits, test).numpy(),
         METRICS["log_loss"].of(logits, test).numpy(),
-        (ctr - truth).square().mean(-1).numpy(),
     )
 
 
@@ -294,18 +281,6 @@ def best_possible(ads: Ads) -> Floats:
     assert ads.truth is not None
     rows = zip(ads.truth, ads.bids, strict=True)
     return np.array([optimal_welfare(truth, bids, ads.offsets).mean().item() for truth, bids in rows])
-
-
-def _curve(curve: Mapping[float, Tensor], optimal: Floats) -> Curve:
-    """Mean of welfare / optimal over repeats with a 95 % interval, epoch by epoch."""
-    shares = [(welfare.numpy() / optimal).tolist() for welfare in curve.values()]
-    means = [Estimate.over_repeats(row) for row in shares]
-    return Curve(
-        tuple(curve),
-        tuple(float(np.mean(row)) for row in shares),
-        tuple(each.ci_low for each in means),
-        tuple(each.ci_high for each in means),
-    )
 
 
 def _shape(reading: str, seed: int) -> WorldShape:
@@ -318,13 +293,7 @@ def _shape(reading: str, seed: int) -> WorldShape:
         ctrs.append(ads.truth)
         all_bids.append(ads.bids)
     ctr, bids = torch.cat(ctrs).numpy(), torch.cat(all_bids).numpy()
-    return WorldShape(
-        _histogram(ctr, np.linspace(0, 1, 41)),
-        _histogram(np.log10(bids), 40),
-        float(ctr.mean()),
-        float(bids.min()),
-        float(bids.max()),
-    )
+    return WorldShape(_histogram(ctr, np.linspace(0, 1, 41)), _histogram(np.log10(bids), 40))
 
 
 def _histogram(numbers: Floats, bins: Any) -> Histogram:

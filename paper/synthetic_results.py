@@ -45,10 +45,8 @@ class LossResult(CellGain):
     welfare: float
     difference_to_average: float  # welfare minus the mean of the paper's losses, as the paper draws it
     error_to_average: float
-    revenue: float
     auc: float
     log_loss: float
-    squared_error: float
     ratios: tuple[float, ...]  # share of the optimal welfare in each repeat
 
 
@@ -56,21 +54,10 @@ Losses = dict[str, LossResult]
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Share of the optimal welfare on validation auctions after each evaluated epoch, with its interval."""
-
-    epoch: tuple[float, ...]
-    ratio: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Protocol:
-    """The losses of a protocol, and their way there."""
+    """The losses of a protocol."""
 
     losses: Losses
-    curves: dict[str, Curve]
 
 
 @dataclass(frozen=True)
@@ -87,9 +74,6 @@ class WorldShape:
 
     ctr: Histogram
     log10_bid: Histogram
-    mean_ctr: float
-    lowest_bid: float
-    highest_bid: float
 
 
 @dataclass(frozen=True)
@@ -97,7 +81,7 @@ class SyntheticConfig:
     """The options of a run; two runs with the same ones give the same numbers. The world decides what is left open.
 
     Args:
-        reading: plotted (the paper's world as its figure shows it), printed (with the weights that the paper prints),
+        reading: plotted (the paper's world with a tenth of its weights), printed (with the printed weights),
             misspecified (a linear student, clicks that depend on squares) or misspecified_rare (the same with a click
             rate near 0.24).
         protocol: converged (the paper's: all epochs, lam = 3), tuned (each loss its own epoch and lam) or both.
@@ -115,8 +99,6 @@ class SyntheticConfig:
             are the others.
         bid_weights: the weights of log bids are uniform in plus or minus this, 0.2 in plotted and 2 in printed.
         training_ads: ads that a student is trained on; 0 takes the world's.
-        student: set by the world, mlp or logistic_regression.
-        learning_rate: set by the world.
         batch_size: ads in a batch.
         lams: weights of the log loss that the tuned protocol tries; by default 0.003 to 300.
         sums: only the losses as the paper prints them, sums over pairs and ads; without it converged has both, and
@@ -136,17 +118,10 @@ class SyntheticConfig:
     every: int = 2
     losses: tuple[str, ...] = ()  # all of them
     training_ads: int = 0
-    student: str = ""  # "mlp" or "logistic_regression"
-    learning_rate: float = 0.0
     batch_size: int = 256
     lams: tuple[float, ...] = ()
     sums: bool = False
     bid_weights: float | None = None
-
-    @property
-    def papers(self) -> bool:
-        """Whether the world is the paper's."""
-        return self.reading in ("plotted", "printed")
 
 
 @dataclass(frozen=True)
@@ -159,7 +134,7 @@ class SyntheticResult:
     protocols: dict[str, Protocol]
     worlds: dict[str, WorldShape]
     kind: ClassVar[str] = "synthetic"
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
 
 
 @dataclass(frozen=True)
@@ -187,7 +162,7 @@ class ReadingsResult:
     config: ReadingsConfig
     readings: dict[str, Losses]
     kind: ClassVar[str] = "readings"
-    format: ClassVar[int] = 1
+    format: ClassVar[int] = 2
 
 
 @dataclass(frozen=True)
@@ -202,7 +177,8 @@ class RegimesConfig:
         validation_ads: ads of the auctions that select epoch and lam.
         test_ads: ads of the auctions that measure welfare.
         lams: weights of the log loss to try; by default 0.003 to 300.
-        student: set by the experiment.
+        maps: names of maps, misspecification_correlation, spread_size and teacher; by default all three.
+        corners: only the first and the last level of each axis, a quarter of the cells.
     """
 
     repeats: int = 10
@@ -212,7 +188,8 @@ class RegimesConfig:
     validation_ads: int = 100_000
     test_ads: int = 200_000
     lams: tuple[float, ...] = ()
-    student: str = ""
+    maps: tuple[str, ...] = ()
+    corners: bool = False
 
 
 @dataclass(frozen=True)

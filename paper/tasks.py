@@ -19,10 +19,9 @@ from bidwise.workers import Call, Progress, Show, finished
 
 @dataclass(frozen=True, eq=False)
 class Task(Call):
-    """A call whose result is kept in a file, unless its ``key``, what it is of, has changed; ``epochs`` are shown."""
+    """A call whose result is kept in a file, unless its ``key``, what it is of, has changed."""
 
     key: str = ""
-    epochs: float | None = None
 
 
 class TaskCache:
@@ -56,7 +55,7 @@ class TaskCache:
 
         def show(call: Call, share: float) -> None:
             shares[call.name] = call.amount * share
-            self._show(sum(shares.values()), call.options["task"], share)
+            self._show(sum(shares.values()))
 
         try:
             for call, _ in finished(calls, pool, show):
@@ -81,20 +80,12 @@ class TaskCache:
             write_json(path, {**environment, "seconds": round(self.seconds, 1)})
         write_result(self.folder.parent, result)
 
-    def _show(self, more: float, task: Task | None = None, share: float = 0.0) -> None:
+    def _show(self, more: float) -> None:
         """Never less than before: what several have computed is counted once more when it is read."""
         self.shown = max(self.shown, min(1.0, (self.done + more) / self.expected))
-        if self.progress is None:
-            return
-        models, detail = max(1, round(self.expected)), ""
-        if task is not None:
-            detail = f"model {min(models, int(self.done + more) + 1)} of {models}"
-            if task.epochs:
-                first = round(self.done + more - share * task.amount) + 1
-                if task.amount > 1:  # trained as one
-                    detail = f"models {first} to {first + round(task.amount) - 1} of {models}"
-                detail += f", epoch {share * task.epochs:.1f} of {task.epochs:g}"
-        self.progress("training", self.shown, detail)
+        if self.progress is not None:
+            models = max(1, round(self.expected))
+            self.progress("training", self.shown, f"model {min(models, int(self.done + more) + 1)} of {models}")
 
 
 def kept_result(path: Path) -> Any:

@@ -69,15 +69,11 @@ def gradients(model, loss, auctions, *, ads=64, embeddings="lazy", weighted=Fals
     return {"loss": run.position.total, **found}
 
 
-def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", weighted=False, nudge=0.0, **options):
-    """A whole run: its measures and its weights; all of them begin ``nudge`` of themselves away."""
+def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", weighted=False, **options):
+    """A whole run: its measures and its weights."""
     valid = ads_of(600, 2, "equal")
-    untrained = MODELS[model]()
-    with torch.no_grad():
-        for parameter in untrained.parameters():
-            parameter.mul_(1 + nudge)
     fitted = fit(
-        untrained.to(device),
+        MODELS[model]().to(device),
         ads_of(count, 1, auctions, weighted),
         loss=loss,
         valid=valid,
@@ -86,7 +82,7 @@ def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", we
         batch_size=batch_size,
     )
     state = {name: tensor.cpu() for name, tensor in fitted.last.items()}
-    distributed.check_same(weights=[state[name].double().sum().item() for name in state])
+    distributed.check_ranks_agree(weights=[state[name].double().sum().item() for name in state])
     return {"history": fitted.history, "last": state, "best": fitted.best["welfare"].epoch}
 
 

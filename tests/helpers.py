@@ -123,6 +123,29 @@ def loss_and_gradient(ads, member, **options):
     return loss.detach(), gradient
 
 
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def some_weights(*shape, seed=0):
+    return 0.2 + 3 * torch.rand(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def of_named_loss(loss, ads, weights=None):
+    """What a loss called as `bidwise.LOSSES` are gives, and the gradient of its sum with respect to the logits."""
+    logits = ads.logits.detach().clone().requires_grad_()
+    found = loss(
+        logits, ads.clicks, ads.bids, ads.offsets, ads.teacher, **({} if weights is None else {"weights": weights})
+    )
+    (gradient,) = torch.autograd.grad(found.sum(), logits)
+    return found.detach(), gradient
+
+
+def equal(left, right):
+    """Whether two states of a model have the same bits."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
 def worst(found, expected, scale):
     """Largest error of ``found`` in units of ``scale``; infinite where one is owed exactly 0 and is not."""
     found, expected, scale = (torch.as_tensor(x, dtype=torch.float64) for x in (found, expected, scale))

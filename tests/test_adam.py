@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from helpers import equal
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -57,10 +58,6 @@ def train(model, optimizer, batches, l2=0.0):
     return model
 
 
-def equal(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
 def assert_near(left, right):
     for name, tensor in right.state_dict().items():
         torch.testing.assert_close(left.state_dict()[name], tensor, rtol=1e-9, atol=1e-11)
@@ -99,28 +96,6 @@ def test_lazy_is_dense_where_every_row_is_in_every_batch(name, l2):
     train(lazy, Adam(lazy, lr=RATE, l2=l2), batches)
     train(dense, Adam(dense, lr=RATE, updates="dense", l2=l2), batches)
     assert_near(lazy, dense)
-
-
-def test_rows_that_no_batch_looked_up_are_bit_for_bit_the_same():
-    batches = [batch(seed, ads=5) for seed in range(4)]
-    model = deepfm()
-    optimizer = Adam(model, lr=RATE, l2=0.1)
-    for ids, labels in batches:
-        before = model.table.weight.detach().clone()
-        state = {key: x.clone() for key, x in optimizer.state[model.table.weight].items()}
-        train(model, optimizer, [(ids, labels)])
-        looked_up = torch.zeros(len(before), dtype=torch.bool)
-        looked_up[(ids + torch.tensor([0, 4, 34])).flatten()] = True
-        assert 0 < looked_up.sum() < len(before)
-        for old, new in (
-            (before, model.table.weight),
-            *(
-                (state.get(key, 0 * before), optimizer.state[model.table.weight][key])
-                for key in ("exp_avg", "exp_avg_sq")
-            ),
-        ):
-            assert torch.equal(old[~looked_up], new[~looked_up])
-            assert bool((old[looked_up] != new[looked_up]).all())
 
 
 def rows_by_hand(weight, gradients, l2):
@@ -242,21 +217,6 @@ def made_in_a_step(updates, l2):
 def test_a_lazy_step_makes_nothing_of_the_size_of_a_table(l2):
     assert made_in_a_step("lazy", l2) == []
     assert made_in_a_step("dense", l2) != []  # the recorder sees it where it is
-
-
-@pytest.mark.parametrize("model", [deepfm, lambda: DCN(CARDINALITIES, hidden=(4,))])
-def test_gradients_have_the_rows_of_the_batch_alone(model):
-    model = model()
-    optimizer = Adam(model, lr=RATE)
-    optimizer.zero_grad()
-    tables = optimizer.tables
-    ids, labels = batch(0, ads=7)
-    objective(model, ids, labels).backward()
-    assert sum(len(table.starts) for table in tables) == 3
-    for table in tables:
-        gradient = table.weight.grad
-        assert gradient.is_sparse
-        assert gradient._values().shape == (7 * len(table.starts), table.weight.shape[1])
 
 
 def test_making_an_optimizer_does_not_change_the_model():

@@ -115,15 +115,6 @@ def assert_is_the_loop(found, winners, prices):
             assert math.isnan(price) if want is None else price == pytest.approx(want, rel=1e-12)
 
 
-ads_of_one_auction = st.lists(
-    st.tuples(st.integers(0, 64), st.integers(0, 64), st.integers(1, 80)), min_size=1, max_size=8
-)
-
-falling_slots = st.lists(st.integers(1, 10), max_size=4).map(
-    lambda shares: (1.0, *sorted((share / 10 for share in shares), reverse=True))
-)
-
-
 def test_example_2_1_is_1_72():
     ctr, bids = torch.tensor([0.1, 0.4, 0.9]), torch.tensor([10.0, 2.0, 0.5])
     assert welfare(ctr, ctr, bids, None, slots=(1.0, 0.9)).item() == pytest.approx(1.72, abs=1e-6)
@@ -285,17 +276,6 @@ def test_the_order_of_rows_and_of_auctions_does_not_matter(pricing, seed, squash
     assert ads(after, ctr2, bids2) == [ads(before, ctr, bids)[k] for k in auctions]
 
 
-def test_a_constant_model_shows_a_random_ad():
-    """Also where logs list the clicked ad first."""
-    ads, size = 20_000, 100
-    ctr, bids, clicks = torch.full((ads,), 0.3), torch.ones(ads), (torch.arange(ads) % size == 0).double()
-    offsets = torch.arange(0, ads + 1, size)
-    found = welfare(ctr, clicks, bids, offsets, slots=(1.0, 0.5))
-    torch.testing.assert_close(found, torch.full((ads // size,), 1.5 / size, dtype=torch.float64))
-    first = run_auction(ctr, bids, offsets, slots=(1.0, 0.5)).winners
-    assert first.tolist() == [[row, row + 1] for row in range(0, ads, size)]
-
-
 def test_no_ads_and_no_auctions():
     nothing = torch.zeros(0)
     assert welfare(nothing, nothing, nothing, None).tolist() == [0.0]
@@ -368,19 +348,6 @@ def test_float32_predictions_are_ranked_without_rounding():
     shown = welfare(ctr, torch.tensor([0.0, 1.0]), bids, None)
     assert shown.item() == 1.0
     assert shown.dtype == torch.float64
-
-
-@seeded
-@given(ads_of_one_auction, ads_of_one_auction, falling_slots, st.sampled_from(PRICINGS))
-def test_sales_of_auctions_do_not_interact(first, second, slots, pricing):
-    ctr, _, bids = (torch.tensor(first + second, dtype=torch.float64) / torch.tensor([64, 64, 8])).T
-    options = {"slots": slots, "pricing": pricing, "reserve": 0.5, "squash": 0.7}
-    bounds = [0, len(first), len(first) + len(second)]
-    together = run_auction(ctr, bids, bounds, **options)
-    for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
-        alone = run_auction(ctr[start:stop], bids[start:stop], None, **options)
-        assert torch.equal(together.winners[k], alone.winners[0] + start * (alone.winners[0] >= 0))
-        torch.testing.assert_close(together.payment[k], alone.payment[0], equal_nan=True)
 
 
 WRONG = {

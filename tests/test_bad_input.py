@@ -140,13 +140,6 @@ def test_dimensions_are_shared_by_all(loss):
 
 
 @rank_losses
-@pytest.mark.parametrize("options", [{"weighting": None}, {"value": "clicks"}], ids=["value", "weighting"])
-def test_a_missing_teacher_is_named(loss, options):
-    with pytest.raises(ValueError, match="teacher"):
-        loss(teacher=None, **options)
-
-
-@rank_losses
 def test_checks_of_values_can_be_turned_off_and_those_of_shapes_and_types_cannot(loss):
     twos = torch.full((4,), 2.0)
     assert loss(clicks=twos, validate=False).isfinite()

@@ -20,10 +20,8 @@ from bidwise.data.table_files import open_table
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.models.bags import folded
-from bidwise.report.train_sentences import doubts
-from bidwise.table import prepare as prepare_module
+from bidwise.report.train_sentences import table_doubts
 from bidwise.table import train
-from bidwise.table.config import Config, Data
 from bidwise.table.model import Drift
 from bidwise.training.exact import fit_exact
 from bidwise.values import SLOTS
@@ -145,6 +143,36 @@ def test_the_exact_optimum_of_a_logistic_regression_with_bags_has_no_gradient():
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, ads.labels.double())
     (loss + 1e-4 * model.table.weight.square().sum()).backward()
     assert max(p.grad.abs().max() for p in model.parameters()) < 1e-4
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_a_regression_adds_up_the_values_of_a_bag_or_averages_them(power):
+    model = SparseLogisticRegression([4, (14, 3)], std=1.0).double()
+    model.power.fill_(power)
+    ids = torch.tensor([[0, 3, 5, 5], [2, 4, 1, 1], [3, 1, 1, 1], [1, 1, 0, 9]])
+    weights = model.table.weight[:, 0].tolist()
+    bags = [[3, 5, 5], [4], [1], [0, 9]]  # without a value that of missing ones
+    sums = [sum(weights[4 + x] for x in bag) / len(bag) ** power for bag in bags]
+    expected = [weights[first] + part for first, part in zip([0, 2, 3, 1], sums, strict=True)]
+    torch.testing.assert_close(model(ids), model.bias + torch.tensor(expected, dtype=torch.float64))
+    ads = Ads(ids.repeat(500, 1).int(), (torch.arange(2000) % 3 == 0).float(), torch.ones(2000))
+    fit_exact(model, ads, loss=LOSSES["log_loss"], l2=1e-3)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(ads.features), ads.labels.double())
+    (loss + 1e-3 * model.table.weight.square().sum()).backward()
+    assert max(p.grad.abs().max() for p in model.parameters()) < 1e-5
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_whether_values_add_up_is_found_from_clicks(power):
+    random = torch.Generator().manual_seed(1)
+    ads, _ = bag_ads(20_000)
+    known = ads.features[:, 1:] != 1
+    taste = torch.randn(14, generator=random)[ads.features[:, 1:]] * known
+    logits = (1 + power) * taste.sum(1) / known.sum(1).clamp(min=1) ** power - 1
+    clicks = (torch.rand(len(ads), generator=random) < torch.sigmoid(logits)).float()
+    model = SparseLogisticRegression([4, (14, 3)])
+    fit_exact(model, Ads(ads.features, clicks, ads.bids), loss=LOSSES["log_loss"], l2=None)
+    assert float(model.power) == power
 
 
 # columns
@@ -284,7 +312,7 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     commas = as_text(logged(seed=4), ", ")
     other = train(commas, out=tmp_path / "commas", continue_from=run).table
     assert other.refresh.unknown["interests"] > 0.5
-    assert any("of the values of 'interests'" in words for words in doubts(other))
+    assert any("of the values of 'interests'" in words for words in table_doubts(other))
     with pytest.raises(bidwise.InputError, match="out must be another folder than the run to continue"):
         train(today, out=run, continue_from=run)
     test = pl.read_parquet(tmp_path / "run" / "test.parquet")
@@ -316,10 +344,3 @@ def test_the_estimator_takes_frames_with_lists():
         ctr = model.predict_proba(part)[:, 1]
         losses.append(-np.log(np.where(held_out["click"] == 1, ctr, 1 - ctr)).mean())
     assert losses[0] < losses[1] - 0.05
-
-
-def test_room_on_the_disk_is_asked_for_all_slots(tmp_path, monkeypatch):
-    asked, room = [], prepare_module._check_room
-    monkeypatch.setattr(prepare_module, "_check_room", lambda *given: asked.append(given[-1]) or room(*given))
-    prepare_module.prepare(logged(), Config(Data(**ROLES)), tmp_path / "run")
-    assert sum(column.slots for column in asked[0]) == 4 + 4 + 3

@@ -1,18 +1,15 @@
-"""Calibrators: scikit-learn as the oracle, then the laws every calibrator keeps."""
+"""Platt scaling: scikit-learn as the oracle, then the laws that it keeps."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from bidwise.evaluation.calibration import CALIBRATORS, Isotonic, Platt, calibrator
+from bidwise.evaluation import Platt
 
-KINDS = list(CALIBRATORS)
 PROPERTY = settings(derandomize=True, deadline=None, database=None, max_examples=150)
-every_kind = pytest.mark.parametrize("kind", KINDS)
 seeds = st.integers(0, 10_000)
 
 labels = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1), st.floats(0, 8))
@@ -47,24 +44,6 @@ def clicked_ads(seed, ads, *, distinct=None, slope=1.0, level=0.0):
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("distinct", [None, 7, 300], ids=["no ties", "many ties", "some ties"])
-@pytest.mark.parametrize("exposure", [False, True], ids=["clicks", "clicks by exposure"])
-@pytest.mark.parametrize("ads", [1, 2, 10, 2_000])
-def test_isotonic_equals_scikit_learn(weighted, distinct, exposure, ads):
-    between = np.linspace(0, 1, 501)
-    for seed in range(10):
-        ctr, clicks, weights = clicked_ads(seed, ads, distinct=distinct)
-        weights[0] = 1.0
-        if exposure:
-            clicks = clicks / np.random.default_rng(seed).uniform(0.2, 1, ads)
-        weights = weights if weighted else None
-        oracle = IsotonicRegression(out_of_bounds="clip", y_min=0, y_max=1).fit(ctr, clicks, sample_weight=weights)
-        ours = calibrator("isotonic", ctr, clicks, weights=weights)
-        np.testing.assert_allclose(ours(ctr), oracle.predict(ctr), rtol=0, atol=1e-9)
-        np.testing.assert_allclose(ours(between), oracle.predict(between), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize(("slope", "level"), [(1.0, 0.0), (0.5, 1.0), (2.0, -3.0)])
 def test_platt_equals_logistic_regression_on_the_logit(weighted, slope, level):
     for seed in range(5):
@@ -72,74 +51,66 @@ def test_platt_equals_logistic_regression_on_the_logit(weighted, slope, level):
         weights = weights if weighted else None
         oracle = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12, max_iter=1000)
         oracle.fit(logit(ctr)[:, None], clicks, sample_weight=weights)
-        ours = calibrator("platt", ctr, clicks, weights=weights)
+        ours = Platt.fit(ctr, clicks, weights=weights)
         assert ours.slope == pytest.approx(oracle.coef_.item(), rel=1e-6)
         assert ours.intercept == pytest.approx(oracle.intercept_.item(), rel=1e-6, abs=1e-6)
 
 
-# Pooling
+# Laws
 
 
-# Laws of every calibrator
-
-
-@every_kind
 @PROPERTY
 @given(ads=any_ads, between=st.lists(st.floats(0, 1), max_size=20))
-def test_output_is_monotone_and_in_the_unit_interval(kind, ads, between):
+def test_output_is_monotone_and_in_the_unit_interval(ads, between):
     ctr, clicks, weights = ads
     asked = np.sort(np.concatenate([ctr, between, [0.0, 1.0]]))
-    calibrated = calibrator(kind, ctr, clicks, weights=weights)(asked)
+    calibrated = Platt.fit(ctr, clicks, weights=weights)(asked)
     assert calibrated.dtype == np.float64
     assert calibrated.min() >= 0
     assert calibrated.max() <= 1
     assert (np.diff(calibrated) >= -1e-14).all()
 
 
-@pytest.mark.parametrize("kind", ["platt", "isotonic"])
 @PROPERTY
 @given(seed=seeds, ads=st.integers(30, 200), soft=st.booleans(), distinct=st.sampled_from([None, 5]))
-def test_the_mean_of_the_training_data_is_kept(kind, seed, ads, soft, distinct):
+def test_the_mean_of_the_training_data_is_kept(seed, ads, soft, distinct):
     ctr, clicks, weights = clicked_ads(seed, ads, distinct=distinct)
     if soft:
         clicks = np.random.default_rng(seed).random(ads)
-    elif kind == "platt":  # no maximum, no law: keep the classes from being separable
+    else:  # no maximum, no law: keep the classes from being separable
         ctr[:4], clicks[:4], weights[:4] = [0.1, 0.1, 0.9, 0.9], [0, 1, 0, 1], 1
-    calibrated = calibrator(kind, ctr, clicks, weights=weights)(ctr)
+    calibrated = Platt.fit(ctr, clicks, weights=weights)(ctr)
     assert np.average(calibrated, weights=weights) == pytest.approx(np.average(clicks, weights=weights), rel=1e-9)
 
 
-@every_kind
-def test_exposure_labels_recover_the_ctr_of_full_exposure(kind):
+def test_exposure_labels_recover_the_ctr_of_full_exposure():
     ctr, clicks, _ = clicked_ads(2, 200_000)
     draw = np.random.default_rng(2)
     exposure = draw.choice([0.25, 1.0], len(ctr))
     seen = clicks * (draw.random(len(ctr)) < exposure)
-    assert np.abs(calibrator(kind, ctr, seen / exposure)(ctr) - ctr).mean() < 0.012
-    assert np.abs(calibrator(kind, ctr, seen)(ctr) - ctr).mean() > 0.08
+    assert np.abs(Platt.fit(ctr, seen / exposure)(ctr) - ctr).mean() < 0.012
+    assert np.abs(Platt.fit(ctr, seen)(ctr) - ctr).mean() > 0.08
 
 
-@every_kind
 @PROPERTY
 @given(seed=seeds, factor=st.sampled_from([1e-6, 0.3, 1e6]))
-def test_only_the_ratios_of_weights_matter_and_zero_is_absent(kind, seed, factor):
+def test_only_the_ratios_of_weights_matter_and_zero_is_absent(seed, factor):
     ctr, clicks, weights = clicked_ads(seed, 120, distinct=30)
-    expected = calibrator(kind, ctr, clicks, weights=weights)(ctr)
-    np.testing.assert_allclose(calibrator(kind, ctr, clicks, weights=factor * weights)(ctr), expected, atol=1e-8)
+    expected = Platt.fit(ctr, clicks, weights=weights)(ctr)
+    np.testing.assert_allclose(Platt.fit(ctr, clicks, weights=factor * weights)(ctr), expected, atol=1e-8)
     seen = weights > 0
-    absent = calibrator(kind, ctr[seen], clicks[seen], weights=weights[seen])(ctr)
+    absent = Platt.fit(ctr[seen], clicks[seen], weights=weights[seen])(ctr)
     np.testing.assert_array_equal(absent, expected)
 
 
-@every_kind
-def test_arguments_are_read_not_written_and_may_be_tensors(kind):
+def test_arguments_are_read_not_written_and_may_be_tensors():
     ctr, clicks, weights = clicked_ads(4, 100)
-    expected = calibrator(kind, ctr, clicks, weights=weights)(ctr)
+    expected = Platt.fit(ctr, clicks, weights=weights)(ctr)
     for column in (ctr, clicks, weights):
         column.flags.writeable = False
-    np.testing.assert_array_equal(calibrator(kind, ctr, clicks, weights=weights)(ctr), expected)
+    np.testing.assert_array_equal(Platt.fit(ctr, clicks, weights=weights)(ctr), expected)
     tensors = [torch.tensor(column) for column in (ctr, clicks, weights)]
-    np.testing.assert_array_equal(calibrator(kind, *tensors[:2], weights=tensors[2])(tensors[0]), expected)
+    np.testing.assert_array_equal(Platt.fit(*tensors[:2], weights=tensors[2])(tensors[0]), expected)
 
 
 # Data that say little
@@ -154,7 +125,7 @@ def test_arguments_are_read_not_written_and_may_be_tensors(kind):
     ids=["constant", "no clicks", "all clicks", "more than clicks"],
 )
 def test_platt_moves_only_the_level_where_the_data_say_nothing_of_a_slope(ctr, clicks, rate):
-    fitted = calibrator("platt", ctr, clicks)
+    fitted = Platt.fit(ctr, clicks)
     assert fitted.slope == 1
     assert fitted(ctr).mean() == pytest.approx(rate, rel=1e-9)
 
@@ -163,20 +134,20 @@ def test_platt_moves_only_the_level_where_the_data_say_nothing_of_a_slope(ctr, c
 def test_platt_of_separable_classes_fits_platts_targets(clicks):
     ctr, clicks = np.array([0.1, 0.2, 0.3, 0.6, 0.8]), np.array(clicks)
     many = min(clicks.sum(), 3)
-    residual = np.where(clicks, (many + 1) / (many + 2), 1 / (5 - many + 2)) - calibrator("platt", ctr, clicks)(ctr)
+    residual = np.where(clicks, (many + 1) / (many + 2), 1 / (5 - many + 2)) - Platt.fit(ctr, clicks)(ctr)
     assert residual.sum() == pytest.approx(0, abs=1e-10)  # the likelihood's gradient in level and slope
     assert residual @ logit(ctr) == pytest.approx(0, abs=1e-10)
 
 
 def test_platt_is_finite_where_only_the_highest_score_has_clicks():
-    fitted = calibrator("platt", [0.1, 0.2, 0.7, 0.7], [0, 0, 0, 1])  # separable but for a tie at the edge
+    fitted = Platt.fit([0.1, 0.2, 0.7, 0.7], [0, 0, 0, 1])  # separable but for a tie at the edge
     assert 0 < fitted.slope < 10
 
 
 def test_platt_takes_half_of_a_step_that_would_lose():
     """Newton's whole step goes too far here; where the search ends the mean is kept, so nothing is left to gain."""
     ctr, clicks, weights = [0.5, 0.7911, 0.25, 0.7911, 0.0, 0.5], [1, 1, 1, 1, 0.576, 0.576], [1, 1, 3, 1, 0.5, 0.5]
-    fitted = calibrator("platt", ctr, clicks, weights=weights)
+    fitted = Platt.fit(ctr, clicks, weights=weights)
     assert np.average(fitted(ctr), weights=weights) == pytest.approx(np.average(clicks, weights=weights), rel=1e-12)
     assert 0.1 < fitted.slope < 0.12
 
@@ -184,32 +155,16 @@ def test_platt_takes_half_of_a_step_that_would_lose():
 @pytest.mark.parametrize("ads", [4, 400])
 def test_platt_of_a_reversed_order_is_constant(ads):
     ctr = np.linspace(0.1, 0.9, ads)
-    fitted = calibrator("platt", ctr, (ctr < 0.4).astype(float))
+    fitted = Platt.fit(ctr, (ctr < 0.4).astype(float))
     assert fitted.slope == 0
     np.testing.assert_allclose(fitted(ctr), (ctr < 0.4).mean(), rtol=1e-9)
 
 
 def test_ctr_0_and_1_are_clipped_where_the_logit_is_taken():
     ctr, clicks = [0.0, 0.0, 0.5, 1.0, 1.0], [0, 1, 0, 0, 1]
-    fitted = calibrator("platt", ctr, clicks)
+    fitted = Platt.fit(ctr, clicks)
     np.testing.assert_array_equal(fitted([0.0, 1.0]), fitted([1e-12, 1 - 1e-12]))
     assert np.isfinite(fitted(ctr)).all()
-
-
-@pytest.mark.parametrize("near", [5e-324, 2.2e-311, 3e-308, 1e-291, 1e-289])
-def test_isotonic_survives_scores_too_near_for_a_slope(near):
-    ctr = np.array([0.0, near, np.nextafter(near, 1), 0.25])
-    calibrated = calibrator("isotonic", ctr, [0, 0.2, 0.9, 1.0])(ctr)
-    assert (np.diff(calibrated) >= 0).all()
-    assert calibrated.mean() == pytest.approx(2.1 / 4)
-
-
-def test_isotonic_cuts_steps_above_one():
-    fitted = calibrator("isotonic", [0.1, 0.5, 0.9], [0.0, 0.5, 4.0])
-    assert fitted == Isotonic(scores=(0.1, 0.5, 0.9), rates=(0.0, 0.5, 1.0))
-
-
-# Auctions
 
 
 # Errors
@@ -218,15 +173,14 @@ def test_isotonic_cuts_steps_above_one():
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
-        (lambda: calibrator("isotonik", [0.1], [1]), "kind"),
-        (lambda: calibrator("platt", [], []), "ctr"),
-        (lambda: calibrator("platt", [0.1, 1.5], [0, 1]), "ctr"),
-        (lambda: calibrator("platt", [0.1, np.nan], [0, 1]), "ctr"),
-        (lambda: calibrator("platt", [0.1], [0, 1]), "clicks"),
-        (lambda: calibrator("platt", [0.1, 0.2], [0, -1]), "clicks"),
-        (lambda: calibrator("platt", [0.1], [np.inf]), "clicks"),
-        (lambda: calibrator("platt", [0.1], [1], weights=[np.nan]), "weights"),
-        (lambda: calibrator("platt", [0.1, 0.2], [0, 1], weights=[0, 0]), "weights"),
+        (lambda: Platt.fit([], []), "ctr"),
+        (lambda: Platt.fit([0.1, 1.5], [0, 1]), "ctr"),
+        (lambda: Platt.fit([0.1, np.nan], [0, 1]), "ctr"),
+        (lambda: Platt.fit([0.1], [0, 1]), "clicks"),
+        (lambda: Platt.fit([0.1, 0.2], [0, -1]), "clicks"),
+        (lambda: Platt.fit([0.1], [np.inf]), "clicks"),
+        (lambda: Platt.fit([0.1], [1], weights=[np.nan]), "weights"),
+        (lambda: Platt.fit([0.1, 0.2], [0, 1], weights=[0, 0]), "weights"),
         (lambda: Platt(1.0, 0.0)([2.0]), "ctr"),
         (lambda: Platt(1.0, 0.0)([[0.5]]), "ctr"),
     ],

@@ -16,6 +16,7 @@ from bidwise.data.store import Store
 from bidwise.data.table_files import open_table
 from bidwise.table import crosses
 from bidwise.table.crosses import Rows, relearned, with_crosses
+from bidwise.training import exact
 from bidwise.values import Combinations
 
 SITES, ADS, SLOTS = 12, 10, 3
@@ -131,6 +132,21 @@ def test_combinations_raise_the_welfare_of_the_test(run):
     assert not any("×" in name for name in results["plain"].fields)
 
 
+def test_a_regression_with_too_many_weights_to_be_solved_is_trained_in_batches(run, tmp_path, monkeypatch):
+    for module in (exact, crosses):
+        monkeypatch.setattr(module, "MOST", 10)
+    options = {"click": "click", "bid": "bid", "truth": "truth"}
+    rough = bidwise.train(table(), out=tmp_path / "run", model="logistic_regression", **options)
+    assert len(rough.fits["log_loss"].history) > 1  # passes of Adam
+    losses = [each.evaluation.models["log_loss"].log_loss for each in (rough, run[1]["plain"])]
+    assert losses[0] < 1.01 * losses[1]
+    new = table(5_000, 11)
+    ctr, clicks = bidwise.load(tmp_path / "run").predict(new), new["click"].to_numpy()  # trained again on all rows
+    assert -np.log(np.where(clicks == 1, ctr, 1 - ctr)).mean() < 1.03 * losses[1]
+    searched = bidwise.train(table(3_000), out=tmp_path / "search", **options, budget_seconds=1.0)
+    assert searched.evaluation.models[searched.chosen].normalised_entropy < 1
+
+
 def test_a_row_is_the_same_alone_in_a_file_and_without_torch(run, tmp_path):
     folder, _ = run
     model, rows = bidwise.load(folder / "run"), table(400, 7)
@@ -209,3 +225,46 @@ def test_members_of_an_ensemble_are_networks(tmp_path):
     options = {"click": "click", "bid": "bid", "recipe": "ensemble", "members": 2, "budget_seconds": 1.0}
     result = bidwise.train(table(2_000), out=tmp_path / "run", **options)
     assert not result.fits["ensemble"].recipe.solved
+
+
+def test_values_of_a_bag_are_combined_with_other_columns(tmp_path):
+    """In a run, for a row by itself, without torch, and in a refresh whose lists are longer."""
+
+    def rows(count, seed, longest=3):
+        random = np.random.default_rng(seed)
+        words = [sorted({*random.integers(0, 8, random.integers(0, longest + 1))}) for _ in range(count)]
+        site, effects = random.integers(0, 6, count), np.random.default_rng(5).normal(size=(8, 6))
+        logit = [1.5 * sum(effects[word, at] for word in each) - 1 for each, at in zip(words, site, strict=True)]
+        columns = {"words": [[f"w{word}" for word in each] for each in words], "site": [f"s{at}" for at in site]}
+        columns |= {"click": (random.random(count) < 1 / (1 + np.exp(-np.array(logit)))).astype(int)}
+        return pl.DataFrame(columns | {"bid": random.uniform(0.5, 2, count)})
+
+    options = {"click": "click", "bid": "bid", "model": "logistic_regression"}
+    losses = [
+        bidwise.train(rows(12_000, 0), out=tmp_path / name, **options, crosses=name == "run")
+        .evaluation.models["log_loss"]
+        .log_loss
+        for name in ("run", "plain")
+    ]
+    assert losses[0] < 0.9 * losses[1]
+    model, new = bidwise.load(tmp_path / "run"), rows(300, 1)
+    (cross,) = model.encoder.crosses
+    assert (cross.of, cross.slots) == (("words", "site"), 3)
+    ids = model.encoder.encode(new).ids
+    at = model.encoder.spans[-1]
+    for bag, site, crossed in zip(ids[:, :3], ids[:, 3], ids[:, at], strict=True):
+        words = [f"{word * cross.sizes[1] + site}" for word in bag if word != 1]
+        expected = [2 + cross.vocabulary.to_list().index(word) for word in words]
+        assert crossed.tolist() == [*expected, 1, 1, 1][:3]
+    ctr = model.predict(new)
+    assert [model.predict(new[row : row + 1])[0] for row in range(5)] == ctr[:5].tolist()
+    bidwise.train(rows(3_000, 2, longest=5), out=tmp_path / "next", continue_from=tmp_path / "run")
+    refreshed = bidwise.load(tmp_path / "next")
+    assert refreshed.encoder.crosses[0].slots == refreshed.encoder.columns[0].slots == 5
+    for each, name in ((model, "run"), (refreshed, "next")):
+        pytest.importorskip("onnxruntime")
+        from bidwise.bridges.onnx_export import export_onnx
+
+        export_onnx(tmp_path / name, tmp_path / f"{name}.onnx")
+        scores = bidwise.Scorer(tmp_path / f"{name}.onnx").score(new.select("words", "site").to_dict(as_series=False))
+        np.testing.assert_allclose(scores, each.predict(new), rtol=1e-4)

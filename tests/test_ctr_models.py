@@ -6,6 +6,7 @@ from itertools import combinations
 
 import pytest
 import torch
+from helpers import equal, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -41,10 +42,6 @@ def test_products_of_hidden_layers_work_under_autocast():
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=2e-2, atol=2e-2)
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def draw(*shape, seed=0):
     return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
 
@@ -69,10 +66,6 @@ def stirred(model, size=0.5):
             if isinstance(part, nn.BatchNorm1d):
                 part.running_var.abs_().add_(0.1)
     return model
-
-
-def equal(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 # loops over lists
@@ -205,25 +198,6 @@ def test_every_value_of_every_field_has_a_row_of_its_own(cardinalities, width, d
     assert found.tolist() == [[weights[row] for row in rows_of(ad, cardinalities)] for ad in ids.tolist()]
 
 
-@pytest.mark.parametrize("width", [1, 3])
-def test_sparse_gradients_are_the_dense_ones(width):
-    table = Embeddings([3, 4], width, std=1.0, random=seeded()).double()
-    ids = torch.tensor([[0, 3], [2, 3], [0, 0], [0, 3]])  # rows that come several times, and rows that never do
-    upstream = draw(4, 2, width)
-    found = {}
-    for sparse in (False, True):
-        table.sparse, table.weight.grad = sparse, None
-        (table(ids) * upstream).sum().backward()
-        assert table.weight.grad.is_sparse == sparse
-        found[sparse] = table.weight.grad.to_dense() if sparse else table.weight.grad
-    torch.testing.assert_close(found[True], found[False])
-    expected = [[0.0] * width for _ in range(7)]
-    for ad, some in zip(ids.tolist(), upstream.tolist(), strict=True):
-        for row, slopes in zip(rows_of(ad, [3, 4]), some, strict=True):
-            expected[row] = [a + b for a, b in zip(expected[row], slopes, strict=True)]
-    torch.testing.assert_close(found[False], torch.tensor(expected, dtype=torch.float64))
-
-
 def test_initial_embeddings_are_normal_around_0():
     weights = Embeddings([5000, 5000], 4, std=0.02, random=seeded()).weight.detach()
     assert weights.mean().item() == pytest.approx(0, abs=5 * 0.02 / math.sqrt(weights.numel()))
@@ -295,9 +269,6 @@ def test_widths_of_vectors_are_6_fourth_roots_rounded_down():
         assert embedding_width(root**4) == 6 * root
         assert embedding_width((root + 1) ** 4 - 1) == 6 * root
     assert [embedding_width(values) for values in range(1, 17)] == [6] * 15 + [12]
-
-
-# interactions
 
 
 # perceptrons
@@ -384,27 +355,6 @@ def test_dropout_is_the_same_in_any_precision():
         assert torch.equal(ones()(inputs.double()) > 0, expected)
     finally:
         torch.set_default_dtype(default)
-
-
-def batch_means(columns):
-    means = [math.fsum(column) / len(column) for column in columns]
-    squares = [math.fsum((x - m) ** 2 for x in column) for column, m in zip(columns, means, strict=True)]
-    return means, squares
-
-
-def test_batch_norm_in_training_is_by_the_batch():
-    model = stirred(Perceptron(3, (4,), batch_norm=True, seed=0, random=seeded()))
-    inputs, before = draw(6, 3, seed=50), lists(model)
-    found = model(inputs)
-    hidden = [affine(x, before["weights.0"], [0.0] * 4) for x in inputs.tolist()]
-    means, squares = batch_means(columns_of(hidden))
-    scale, shift = before["norms.0.weight"], before["norms.0.bias"]
-    expected = [rectified(normed(x, means, [s / 6 for s in squares], scale, shift)) for x in hidden]
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
-    after = lists(model)  # a tenth of the way to the batch, whose variance is that of n - 1
-    for name, batch in (("running_mean", means), ("running_var", [s / 5 for s in squares])):
-        old = before[f"norms.0.{name}"]
-        assert after[f"norms.0.{name}"] == pytest.approx([0.9 * a + 0.1 * b for a, b in zip(old, batch, strict=True)])
 
 
 def test_a_batch_of_one_ad_is_normed_by_what_was_seen_before():

@@ -8,16 +8,16 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from itertools import pairwise
 
 import distributed_jobs as jobs
 import numpy as np
 import pytest
 import torch
 from distributed_jobs import on_ranks
-from helpers import needs_gpu
 
 from bidwise import InputError, WelfareLoss, distributed
-from bidwise.training.batches import Epoch
+from bidwise.training.batches import Pass
 
 GRADIENTS = {
     **{f"gradients {m} {a}": ("gradients", (m, "log_plus_teacher", a), {}) for m in jobs.MODELS for a in jobs.AUCTIONS},
@@ -147,35 +147,6 @@ def test_distributed_run_goes_on_with_another_number_of_ranks(together, tmp_path
     )
 
 
-LOSSES = ("log_plus", "log_plus_teacher")
-
-
-@needs_gpu
-def test_distributed_ranks_that_share_a_gpu_train_as_one_process(forked, tmp_path):
-    """Through gloo, since nccl wants a GPU for each. Adam makes whole steps of gradients that are rounding: weights may
-    differ by as much as a change of the initial ones in their last digit makes."""
-    cases = [(model, loss, auctions) for model in ("deepfm", "dcn") for auctions in jobs.AUCTIONS for loss in LOSSES]
-    work = {" ".join(case): ("trained", case, {"device": "cuda"}) for case in cases}
-    nudged = {
-        f"nudged {name}": ("trained", case, {"device": "cuda", "nudge": 1e-7}) for name, (_, case, _) in work.items()
-    }
-    (one,), ranks = on_ranks(1, work | nudged, tmp_path / "1"), on_ranks(2, work, tmp_path / "2")
-    far = {}
-    for name in work:
-        expected = one[name]
-        for found in (one[f"nudged {name}"], *(rank[name] for rank in ranks)):
-            assert [e["welfare"].item() for e in found["history"]] == pytest.approx(
-                [e["welfare"].item() for e in expected["history"]], rel=1e-5
-            )
-            differences = [
-                (found["last"][key].double() - x.double()).abs().max() for key, x in expected["last"].items()
-            ]
-            far.setdefault(name, []).append(float(max(differences)))
-    print("weights differ by, nudged and of both ranks:", far)
-    for nudged_by, *by in far.values():
-        assert max(by) < max(5e-6, nudged_by)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 def test_distributed_parts_of_a_batch_are_all_of_it_and_whole_auctions(ranks):
     random = torch.Generator().manual_seed(ranks)
@@ -184,19 +155,19 @@ def test_distributed_parts_of_a_batch_are_all_of_it_and_whole_auctions(ranks):
     ads = int(offsets[-1])
     order = torch.randperm(ads, generator=random)[None]
     auctions = [13, 14, 30, 40]
-    for epoch in (Epoch(order, [10, 11, ads]), Epoch(order, offsets[auctions].tolist(), offsets, auctions)):
-        for number in range(len(epoch.ends)):
-            bounds = [epoch.bounds(number, rank, ranks) for rank in range(ranks)]
-            assert torch.equal(
-                torch.cat([epoch.rows(*part)[0] for part in bounds]), epoch.rows(*epoch.bounds(number))[0]
-            )
-            lengths, whole = [stop - start for start, stop in bounds], epoch.offsets_of(number)
-            if epoch.offsets is None:
+    for whole in (Pass(order, [10, 11, ads]), Pass(order, offsets[auctions].tolist(), offsets, auctions)):
+        for number in range(len(whole.ends)):
+            bounds = [whole.bounds(number, rank, ranks) for rank in range(ranks)]
+            cuts = [bounds[0][0], *(stop for _, stop in bounds)]
+            assert bounds == list(pairwise(cuts))
+            assert (cuts[0], cuts[-1]) == whole.bounds(number)
+            lengths, expected = [stop - start for start, stop in bounds], whole.offsets_of(number)
+            if whole.offsets is None:
                 assert max(lengths) - min(lengths) <= 1
-            if whole is not None:  # of whole auctions, or of a single ad
-                parts = [epoch.offsets_of(number, rank, ranks) for rank in range(ranks)]
+            if expected is not None:  # of whole auctions, or of a single ad
+                parts = [whole.offsets_of(number, rank, ranks) for rank in range(ranks)]
                 assert [int(part[-1]) for part in parts] == lengths
-                assert torch.equal(torch.cat([part.diff() for part in parts]), whole.diff())
+                assert torch.equal(torch.cat([part.diff() for part in parts]), expected.diff())
 
 
 def test_distributed_nothing_happens_on_one_rank():

@@ -186,7 +186,7 @@ def test_few_clicks_are_not_held_out():
         ({"numeric": ["brand"]}, {}, "column 'brand' must contain numbers to be numeric"),
         ({"recipe": "log_plus"}, {}, "bid must be given for 'log_plus'"),
         ({}, {"bid": [1.0]}, r"bid must be one number for each of the 3,000 rows, found shape \(1,\)"),
-        ({}, {"bid": np.zeros(3000)}, "bid must be finite and above 0, found 0 at row 0"),
+        ({}, {"bid": np.zeros(3000)}, r"bid must be finite and above 0, found 0 at \[0\]"),
         ({}, {"auction": ["a"]}, "auction must have an id for each of the 3,000 rows, found 1"),
         ({}, {"auction": [None] * 3000}, "every ad needs an auction"),
     ],

@@ -85,3 +85,31 @@ def test_what_has_no_single_optimum_or_too_many_weights_is_trained_in_batches(ad
     assert found.history[0]["epoch"] == 1  # an epoch of Adam
     monkeypatch.setattr(exact, "MOST", 10)
     assert trained(ads).history[0]["epoch"] == 1
+
+
+def test_sampled_and_weighted_ads_count_as_the_rows_that_they_stand_for():
+    """One of ten ads without a click, with weight 10: variances of columns, CTR and what is known are those of all."""
+    random = torch.Generator().manual_seed(3)
+    ids = torch.stack([torch.randint(2, n, (60_000,), generator=random) for n in (400, 30, 9)], dim=1).int()
+    effects = [scale * torch.randn(n, generator=random) for n, scale in ((400, 0.5), (30, 0.8), (9, 0.0))]
+    truth = torch.sigmoid(sum(effect[column.long()] for effect, column in zip(effects, ids.T, strict=True)) - 3.5)
+    clicks = (torch.rand(len(ids), generator=random) < truth).float()
+    kept = (clicks == 1) | (torch.rand(len(ids), generator=random) < 0.1)
+    whole = Ads(ids, clicks, torch.ones(len(ids)))
+    weights = torch.where(clicks == 1, 1.0, 10.0)[kept]
+    sampled = Ads(ids[kept], clicks[kept], torch.ones(int(kept.sum())), weights=weights / weights.mean())
+    fits, ctr = [], []
+    for ads in (whole, sampled):
+        model = SparseLogisticRegression([400, 30, 9], std=0.0)
+        fits.append(exact.fit_exact(model, ads, loss=Recipe().loss_function, l2=None).prior)
+        ctr.append(torch.sigmoid(model(whole.features)).detach())
+    first = torch.tensor([0, 400, 430])  # no ad has these values: nothing is known but the variance of the column
+    variances = [1 / fit.precision[first] for fit in fits]
+    torch.testing.assert_close(variances[1][:2], variances[0][:2], rtol=0.25, atol=0)
+    assert float(variances[1][2]) < 0.01
+    known = [fit.precision[403:430].log().mean().exp() for fit in fits]
+    # of all that is known; two ads without a click for each with one
+    assert 0.65 < float(known[1] / known[0]) < 1
+    errors = [float((x.logit() - truth.logit()).square().mean()) for x in ctr]
+    assert errors[1] < 1.4 * errors[0]
+    assert float(ctr[1].mean()) == pytest.approx(float(ctr[0].mean()), rel=0.1)

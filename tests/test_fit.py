@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers import equal, seeded
 from sklearn.metrics import log_loss as sklearn_log_loss
 from sklearn.metrics import roc_auc_score
 from torch import nn
@@ -23,17 +24,13 @@ from bidwise.data import Ads, World, stack
 from bidwise.losses import api
 from bidwise.models import MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.study.recipe import Recipe
-from bidwise.training import METRICS, Variants, fit, loop, mixing, predict, run, validation
+from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
 from bidwise.training.batches import Shuffle
 from bidwise.training.run import matmul_precision, repeats_in_a_graph
 from bidwise.training.validation import Metric, logits_of, mean_welfare
 from paper.dcn import DCN
 
 WORLD = World(linear=1.3, spread=0.8, features=8)
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def repeat(seed, ads=500, auctions=30, size=10):
@@ -57,7 +54,13 @@ def numbered(sizes=None, ads=10, lead=()):
     ads = ads if sizes is None else sum(sizes)
     number = torch.arange(math.prod(lead) * ads, dtype=torch.float32).view(*lead, ads)
     offsets = None if sizes is None else torch.tensor([0, *sizes]).cumsum(0)
-    return Ads(number.unsqueeze(-1), number % 2, number + 1, offsets, teacher=number / 1000)
+    more = {"teacher": number / 1000, "weights": (number + 1) / 7, "exposure": 0.5 ** (number % 4)}
+    return Ads(number.unsqueeze(-1), number % 2, number + 1, offsets, **more)
+
+
+def label_of(number):
+    """Clicks over exposure of a numbered ad."""
+    return (number % 2) * 2 ** (number % 4)
 
 
 def close(left, right, tolerance):
@@ -68,35 +71,11 @@ def member(state, *index):
     return {name: tensor[index] for name, tensor in state.items()}
 
 
-def equal(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
 def history_of(fitted, name):
     return torch.stack([entry[name] for entry in fitted.history])
 
 
 # many at once is each alone
-
-
-@pytest.mark.parametrize("loss", ["log_loss", "bid_weighted", "log", "log_plus", "log_teacher", "hinge_plus_teacher"])
-def test_repeats_at_once_are_repeats_one_by_one(loss):
-    train, valid, alone = repeats(3)
-    options = {"loss": loss, "batch_size": 64, "learning_rate": 3e-3, "metric": "welfare"}
-    hidden = (6,)
-    seeds = [11, 12, 13]
-
-    def members():
-        return MLP(8, hidden, members=(3,), seed=range(3))
-
-    first = fit(members(), train, epochs=1, seed=seeds, **options)
-    whole = fit(members(), train, valid=valid, epochs=8, seed=seeds, **options)
-    for k, (ads, auctions) in enumerate(alone):
-        one = fit(MLP(8, hidden, seed=k), ads, epochs=1, seed=seeds[k], **options)
-        assert close(member(first.last, k), one.last, 1e-5)
-        one = fit(MLP(8, hidden, seed=k), ads, valid=auctions, epochs=8, seed=seeds[k], **options)
-        assert whole.history[-1]["welfare"][k].item() == pytest.approx(one.history[-1]["welfare"].item(), abs=1e-3)
-        assert whole.history[-1]["loss"][k].item() == pytest.approx(one.history[-1]["loss"].item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("hidden", [(), (6,)])
@@ -131,12 +110,21 @@ def test_variants_at_once_are_variants_one_by_one(hidden):
 
 
 @pytest.mark.parametrize("auctions", [True, False], ids=["whole auctions", "a last batch of one ad"])
-def test_auctions_and_short_batches_train_at_once_too(auctions):
+@pytest.mark.parametrize("weighted", [True, False])
+def test_auctions_and_short_batches_train_at_once_too(auctions, weighted):
     alone = [repeat(seed, ads=65)[auctions] for seed in range(3)]
+    if weighted:
+        columns = [0.2 + 0.8 * torch.rand(2, len(ads), generator=seeded(4)) for ads in alone]
+        alone = [replace(ads, weights=w, exposure=e) for ads, (w, e) in zip(alone, columns, strict=True)]
     options = {"loss": "log_plus", "epochs": 2, "batch_size": 64, "seed": 4}
-    together = fit(LogisticRegression(8, members=(3,), seed=range(3)), stack(alone), **options)
+    options["metric"] = metrics = ("welfare", "log_loss") if auctions else ("log_loss",)
+    train = stack(alone)
+    together = fit(LogisticRegression(8, members=(3,), seed=range(3)), train, valid=train, **options)
     for k, ads in enumerate(alone):
-        assert close(member(together.last, k), fit(LogisticRegression(8, seed=k), ads, **options).last, 1e-5)
+        one = fit(LogisticRegression(8, seed=k), ads, valid=ads, **options)
+        assert close(member(together.last, k), one.last, 1e-5)
+        for name in metrics:
+            assert history_of(together, name)[:, k].tolist() == pytest.approx(history_of(one, name).tolist(), rel=1e-4)
 
 
 # the best epoch
@@ -277,10 +265,7 @@ def test_cosine_reaches_0_where_auctions_are_longer_than_batches(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("lead", [(), (2,), (2, 2)])
-@pytest.mark.parametrize("mixed", [False, True])
-def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead, mixed, monkeypatch):
-    if mixed:
-        in_short_blocks(monkeypatch)
+def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead):
     ads = numbered(sizes, lead=lead)
     ragged = sizes is not None and len(set(sizes)) > 1
     randoms = [seeded(k) for k in range(math.prod(lead))]
@@ -296,8 +281,9 @@ def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead, 
             assert number.shape[:-1] == lead
             assert number.shape[-1] > 0
             # all columns come from the same rows
-            assert torch.equal(batch.clicks, number % 2)
+            assert torch.equal(batch.clicks, label_of(number))
             assert torch.equal(batch.bids, number + 1)
+            assert torch.equal(batch.weights, (number + 1) / 7)
             torch.testing.assert_close(batch.teacher, number / 1000)
             seen.append(number)
             if sizes is None:
@@ -320,44 +306,10 @@ def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead, 
         assert sizes is None or auctions == len(sizes)
 
 
-def in_short_blocks(monkeypatch):
-    """Every table is too long to be shuffled as a whole."""
-    for name, value in {"LARGE": 0, "BLOCK": 4, "MIX": 3}.items():
-        monkeypatch.setattr(mixing, name, value)
-
-
-def test_long_tables_are_mixed_from_a_few_blocks_at_a_time(monkeypatch):
-    in_short_blocks(monkeypatch)
-    shuffle = Shuffle(numbered(ads=120), 12, [seeded(0)])
-    first, second = ([batch.features.squeeze(-1).long() for batch in shuffle] for _ in range(2))
-    for batches in (first, second):
-        for ads in batches:  # a batch is what three blocks of four are
-            assert len((ads // 4).unique()) == 3
-            assert ads.tolist() != sorted(ads.tolist())
-    assert [set(ads.tolist()) for ads in first] != [set(ads.tolist()) for ads in second]
-
-
-@pytest.mark.parametrize("sizes", [None, [5, 1, 0, 9, 2, 2, 7] * 4])
-def test_ranks_share_the_batches_of_a_long_table(monkeypatch, sizes):
-    in_short_blocks(monkeypatch)
-    epoch = Shuffle(numbered(sizes, ads=100), 12, [seeded(0)]).epoch()
-    for number in range(len(epoch.ends)):
-        rows = [epoch.rows(*epoch.bounds(number, rank, 3))[0] for rank in range(3)]
-        assert torch.equal(torch.cat(rows), epoch.rows(*epoch.bounds(number))[0])
-
-
-def test_threads_that_read_ahead_end_with_their_epoch(monkeypatch):
-    in_short_blocks(monkeypatch)
-    shuffle, read = Shuffle(numbered(ads=120), 12, [seeded(0)]), []
-    monkeypatch.setattr(shuffle, "_read", lambda repeat, rows: read.append(len(rows)))
-    before = threading.active_count()
-    for _ in range(5):
-        assert len(list(shuffle)) == 10
-    for thread in threading.enumerate():
-        if thread.name == "bidwise-ahead":
-            thread.join(5)
-    assert read == [12] * 45  # all but the first of ten parts
-    assert threading.active_count() == before
+def test_batches_are_gathered_where_the_ads_are_and_moved_to_the_model():
+    for batch in Shuffle(numbered([3, 1, 2]), 3, [seeded()], torch.device("meta")):
+        columns = (batch.features, batch.clicks, batch.bids, batch.teacher, batch.weights, batch.offsets)
+        assert {column.device.type for column in columns} == {"meta"}
 
 
 def test_every_epoch_has_its_own_order_and_every_repeat_too():
@@ -383,9 +335,7 @@ def test_orders_that_are_drawn_ahead_are_those_that_are_not():
 
 
 def test_the_loss_sees_the_columns_of_its_ads():
-    ads = numbered([4] * 6, lead=(3,))
-    ads = replace(ads, weights=ads.bids / 7)
-    seen = []
+    ads, seen = numbered([4] * 6, lead=(3,)), []
 
     class Echo(LogisticRegression):
         def forward(self, features):
@@ -402,7 +352,7 @@ def test_the_loss_sees_the_columns_of_its_ads():
         number = bids - 1
         torch.testing.assert_close(weights, bids / 7)
         assert bool((logits - number).abs().max() <= 1)  # the bias is within 1
-        assert torch.equal(clicks, number % 2)
+        assert torch.equal(clicks, label_of(number))
         torch.testing.assert_close(teacher, number / 1000)
         assert offsets.tolist() == [0, 4, 8]
 
@@ -660,20 +610,6 @@ def stop_at(epoch):
     return progress
 
 
-@pytest.mark.parametrize("every", [1, 2])
-def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(tmp_path, every):
-    expected = a_run(every=every)
-    for epoch in (1, 3, 5):
-        with pytest.raises(Stop):
-            a_run(tmp_path / "run", stop_at(epoch), every=every)
-    done = []
-    same_fit(a_run(tmp_path / "run", done.append, every=every), expected)
-    assert done == ([6] if every == 1 else [5, 6])
-    done.clear()
-    same_fit(a_run(tmp_path / "run", done.append, every=every), expected)  # once finished nothing is left to do
-    assert done == []
-
-
 def test_metrics_are_whole_where_the_last_checkpoint_is(tmp_path, monkeypatch):
     expected, written = tmp_path / "expected", []
     a_run(expected)
@@ -918,12 +854,10 @@ def stop_after(calls):
 @pytest.mark.parametrize("sizes", [None, [4] * 30, RAGGED], ids=["no auctions", "auctions of 4", "ragged"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_run_that_was_cut_off_inside_of_an_epoch_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, name, sizes):
-    if name == "logistic regression":  # also of a long table
-        in_short_blocks(monkeypatch)
     expected = a_network(name, sizes)
     assert [entry["epoch"] for entry in expected.history] == [0.75, 1.5, 2.25, 2.5]
     clock(monkeypatch, 2)  # every batch takes more than a second
-    monkeypatch.setattr(loop, "SECONDS", 0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0)
     for calls in (1, 3, 4, 5):  # batch 1, batch 4, at the end of the first pass or so, inside of the second
         with pytest.raises(Stop):
             a_network(name, sizes, tmp_path, stop_after([calls]))
@@ -941,7 +875,7 @@ def test_a_run_goes_on_from_its_last_checkpoint_wherever_it_was_cut_off(tmp_path
     """Checkpoints of every few batches, or of evaluations alone: what was done since is done again."""
     expected = a_network("deepfm, lazy")
     clock(monkeypatch, 2)
-    monkeypatch.setattr(loop, "SECONDS", seconds)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", seconds)
     for calls in range(1, 20, 4):
         folder = tmp_path / str(calls)
         with pytest.raises(Stop):
@@ -962,7 +896,7 @@ def test_checkpoints_are_written_inside_of_long_epochs(tmp_path, monkeypatch):
     assert written == [1]
     written.clear()
     clock(monkeypatch, 2)
-    monkeypatch.setattr(loop, "SECONDS", 9)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 9)
     fit(SparseLogisticRegression(CARDINALITIES), train, out=tmp_path / "long", **options)
     assert 2 <= len(written) < 12
     assert written == sorted(written)
@@ -1088,7 +1022,7 @@ def test_a_last_batch_of_one_ad_trains_batch_norm_too(ads):
 
 
 def test_fit_checks_values_once_and_not_in_every_step(monkeypatch):
-    def check(**columns):
+    def check(*columns, **others):
         raise AssertionError("checked again")
 
     train, _ = repeat(0, ads=100)

@@ -48,18 +48,9 @@ def test_offsets_of_no_ads():
     assert bidwise.offsets([]).tolist() == bidwise.offsets(sizes=[]).tolist() == [0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [
-        ("numpy", r"order = np.argsort\(ids"),
-        ("texts", r"order = np.argsort\(ids"),
-        ("tensor", r"order = torch.argsort\(ids, stable=True\)"),
-        ("pandas", r"frame.sort_values\("),
-        ("polars", r"frame.sort\("),
-    ],
-)
-def test_scattered_ids_are_refused_with_the_way_to_sort(kind, how):
-    with pytest.raises(bidwise.InputError, match=rf"next to each other, found .*7.* again at row 3.*{how}"):
+@pytest.mark.parametrize("kind", ["numpy", "texts", "tensor", "pandas", "polars"])
+def test_scattered_ids_are_rejected_with_the_way_to_sort(kind):
+    with pytest.raises(bidwise.InputError, match=r"next to each other, found .*7.* again at row 3.*np.argsort\(ids"):
         bidwise.offsets(KINDS[kind]([7, 3, 3, 7, 7]))
 
 
@@ -188,41 +179,21 @@ def test_a_sampler_refuses_what_it_cannot_use(arguments, message):
         bidwise.AuctionBatchSampler(offsets, batch_size, **dict(zip(("rank", "world"), ranks, strict=False)))
 
 
-@pytest.mark.parametrize("teacher", [False, True])
-@pytest.mark.parametrize("named", [False, True])
-def test_a_plain_loader_feeds_a_loss(teacher, named):
+def test_a_plain_loader_feeds_a_loss():
     random = torch.Generator().manual_seed(0)
     sizes = torch.randint(1, 6, (40,), generator=random)
     ids = torch.arange(40).repeat_interleave(sizes) + 100
     columns = [torch.randn(len(ids), 3, generator=random), (torch.rand(len(ids), generator=random) < 0.3).long()]
-    columns += [torch.rand(len(ids), generator=random).double() + 0.1, ids]
-    columns += [torch.rand(len(ids), generator=random)] if teacher else []
-    keys = ("features", "clicks", "bids", "auction", "teacher")
-    data = TensorDataset(*columns)
-    if named:
-        data = [dict(zip(keys, row, strict=False), site="a") for row in data]
+    data = TensorDataset(*columns, torch.rand(len(ids), generator=random).double() + 0.1, ids)
     sampler = bidwise.AuctionBatchSampler(bidwise.offsets(ids), 16)
-    loss, total = bidwise.LOSSES["log_plus_teacher" if teacher else "log_plus"], 0
-    for batch in DataLoader(data, batch_sampler=sampler, collate_fn=bidwise.collate_auctions):
-        assert set(batch) == {"features", "clicks", "bids", "offsets", *(["teacher"] if teacher else [])} | (
-            {"site"} if named else set()
-        )
-        logits = batch["features"].sum(1).requires_grad_()
-        value = loss(logits, batch["clicks"], batch["bids"], batch["offsets"], batch.get("teacher"))
-        value.backward()
+    total = 0
+    for features, clicks, bids, auctions in DataLoader(data, batch_sampler=sampler):
+        logits, offsets = features.sum(1).requires_grad_(), bidwise.offsets(auctions)
+        bidwise.LOSSES["log_plus"](logits, clicks, bids, offsets).backward()
         assert torch.isfinite(logits.grad).all()
-        assert batch["bids"].dtype == torch.float32
         total += len(logits)
-        sums = bidwise.welfare(logits.detach().sigmoid(), batch["clicks"], batch["bids"], batch["offsets"])
-        assert len(sums) == len(batch["offsets"]) - 1
+        assert len(bidwise.welfare(logits.detach().sigmoid(), clicks, bids, offsets)) == len(offsets) - 1
     assert total == len(ids)
-
-
-def test_samples_without_an_auction_are_refused():
-    with pytest.raises(bidwise.InputError, match="found no auction among features, clicks, bids"):
-        bidwise.collate_auctions([{"features": 1.0, "clicks": 0, "bids": 1.0}])
-    with pytest.raises(bidwise.InputError, match=r"samples must be features, .* teacher if .*, found 6 values"):
-        bidwise.collate_auctions([(1.0, 0, 1.0, 7, 0.5, "slot 3")])
 
 
 def test_ads_of_numpy_pandas_and_polars_columns_are_the_same():

@@ -143,7 +143,7 @@ def test_a_model_of_an_older_version_is_rejected_with_the_fix(run):
     about = json.loads((run / "model.json").read_text())
     (run / "model.json").write_text(json.dumps(about | {"version": 1}))
     record(run, "model.json")
-    assert "must be of version 3, found 1; train again" in rejected("model.json", bidwise.load, run)
+    assert "must be a model of version 3, found 1; train again" in rejected("model.json", bidwise.load, run)
 
 
 def test_a_ctr_that_is_not_finite_is_never_written(run, tmp_path, monkeypatch, capsys):
@@ -179,7 +179,7 @@ def test_the_row_is_counted_over_all_blocks(run, tmp_path, monkeypatch):
         return logits
 
     monkeypatch.setattr(Model, "_logits", failing)
-    monkeypatch.setattr(model_module, "STRETCH", 2**20)
+    monkeypatch.setattr(model_module, "_STRETCH", 2**20)
     monkeypatch.setattr(table_files, "BYTES", 100_000)
     for out in ("out.parquet", "out.csv"):
         seen = []

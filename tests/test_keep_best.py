@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bidwise
-from bidwise.evaluation.units import Kind, Units
+from bidwise.evaluation.units import Units
 from bidwise.study.compare import choose, power
 
 SEEDS = 200 if "BIDWISE_LONG" in os.environ else 60  # make test-long simulates more often
@@ -16,7 +16,7 @@ def of_auctions(welfare, weights=None):
     """Welfare per auction as `Metrics.per_unit` gives it."""
     columns = {name: np.asarray(column) * (1.0 if weights is None else weights) for name, column in welfare.items()}
     return {
-        name: Units(kind=Kind.AUCTIONS, sums={"welfare": column}, weight=weights, shown=np.zeros((len(column), 1)))
+        name: Units(sums={"welfare": column}, weight=weights, shown=np.zeros((len(column), 1)))
         for name, column in columns.items()
     }
 

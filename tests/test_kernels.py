@@ -12,7 +12,7 @@ from bidwise import BidWeightedLogLoss, WelfareLoss
 from bidwise.kernels import fused_pairs
 from bidwise.losses import dispatch
 from bidwise.losses.api import kernel_log_loss
-from bidwise.losses.definition import Batch
+from bidwise.losses.definition import LossInputs
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
@@ -48,6 +48,12 @@ def tied(seed):
     return random_auctions(seed, [40, 3, 0, 30], ties=True)
 
 
+def equal():
+    """30 ads that differ in value alone: every pair is a tie."""
+    ads = one(30, 50)
+    return ads.but(logits=torch.full_like(ads.logits, -0.2472781538963318), bids=torch.full_like(ads.bids, 2.0))
+
+
 def repeats():
     return stack(*(random_auctions(seed, [30, 0, 1, 20]) for seed in range(3)))
 
@@ -60,6 +66,7 @@ CASES = {f"n={n}": partial(one, n) for n in (1, 2, 31, 127, 129, 257)} | {
     "ragged": partial(random_auctions, 41, [5, 1, 3, 0, 0, 64, 2, 33, 0]),
     "ragged_large": partial(random_auctions, 42, [0, 100, 1, 60]),
     "ties": partial(tied, 43),
+    "equal": equal,
     "repeats": repeats,
     "repeats_of_one_auction": lambda: stack(one(40, 46), one(40, 47)),
     "one_auction_with_offsets": partial(random_auctions, 44, [50]),
@@ -283,7 +290,7 @@ def log_loss_by_kernel(ads, power, value, reduction):
     """What BidWeightedLogLoss calls on a GPU."""
     labels = ads.teacher if value == "teacher" else ads.clicks
     weights = None if power == 0 else ads.bids**power
-    return kernel_log_loss(Batch(ads.logits, labels, ads.bids, weights=weights), reduction)
+    return kernel_log_loss(LossInputs(ads.logits, labels, ads.bids, weights=weights), reduction)
 
 
 LOG_CASES = ["n=1", "n=257", "ragged", "repeats"] + ([] if INTERPRETED else ["n=4097", "n=65537", "10000x30"])

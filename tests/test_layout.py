@@ -25,6 +25,7 @@ ORDER = (
     ("auctions",),
     ("models",),
     ("data",),
+    ("evaluation_options",),
     ("evaluation",),
     ("training",),
     ("study",),

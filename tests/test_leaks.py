@@ -9,8 +9,7 @@ import pytest
 import bidwise
 from bidwise.cli import app
 from bidwise.report.train_page import described
-from bidwise.report.train_sentences import doubts, notes, verdict
-from bidwise.table import prepare as prepare_module
+from bidwise.report.train_sentences import table_doubts, table_notes, train_verdict
 from bidwise.table import train
 from bidwise.table.config import resolved
 from bidwise.table.leaks import LEAK, TELLS, placements
@@ -42,7 +41,6 @@ def test_a_column_that_tells_the_clicks_stops_training(tmp_path):
     table = with_dwell(market())
     with pytest.raises(bidwise.InputError, match=r"keep must name 'dwell'.*AUC (1|0.99).*--ignore dwell.*--keep dwell"):
         train(table, out=tmp_path / "run", **ROLES, **QUICK)
-    assert not (tmp_path / "run").exists()  # the same folder can be taken for the next try
     kept = train(table, out=tmp_path / "run", **ROLES, **QUICK, keep=["dwell"])
     assert kept.table.leaks["dwell"] > TELLS
     ignored = train(table, out=tmp_path / "ignored", **ROLES, **QUICK, ignore=["dwell"])
@@ -69,13 +67,11 @@ def test_a_value_that_is_never_clicked_is_a_warning(tmp_path):
     hidden = pl.Series(np.where((table["click"].to_numpy() == 0) & (random.random(len(table)) < 0.3), "no", "yes"))
     found = prepared(table.with_columns(seen=hidden), tmp_path / "run")
     assert (found.facts.telling["seen"].value, found.facts.telling["seen"].click_rate) == ("seen = 'no'", 0)
-    assert any("ads with seen = 'no'" in text for text in doubts(found.facts))
+    assert any("ads with seen = 'no'" in text for text in table_doubts(found.facts))
 
 
-def test_a_leak_beyond_the_first_rows_keeps_the_store(tmp_path, monkeypatch):
-    """The store is used when the column is kept."""
+def test_the_store_of_a_leak_is_used_when_its_column_is_kept(tmp_path):
     table = with_dwell(market())
-    monkeypatch.setattr(prepare_module, "FIRST", 10)
     with pytest.raises(bidwise.InputError, match="must name 'dwell'"):
         prepared(table, tmp_path / "run")
     made = (tmp_path / "run" / "store" / "store.json").stat().st_mtime_ns
@@ -90,7 +86,7 @@ def test_no_bids_are_equal_bids(tmp_path):
     for each in found:
         assert each.table.equal_bids
         assert each.evaluation.models == found[0].evaluation.models
-    assert any("All ads bid the same" in note for note in notes(found[0].table, found[0].settings))
+    assert any("All ads bid the same" in note for note in table_notes(found[0].table, found[0].settings))
 
 
 def test_the_command_names_the_option(tmp_path, monkeypatch, capsys):
@@ -105,7 +101,7 @@ def test_the_command_names_the_option(tmp_path, monkeypatch, capsys):
     assert "--keep must name 'dwell'" in capsys.readouterr().err
     app([*words[1:], str(tmp_path / "kept"), "--keep", "dwell"], exit_on_error=False, result_action="return_value")
     said = capsys.readouterr().out
-    before, after = said.split("Training: log_loss")
+    before, after = said.split("Training: logistic regression")
     for text in (before + after.partition("\n\n")[0], after.partition("\n\n")[2].partition("AUC is")[0]):
         assert "Column 'dwell' by itself predicts the clicks with an AUC of" in text
 
@@ -113,14 +109,14 @@ def test_the_command_names_the_option(tmp_path, monkeypatch, capsys):
 def test_a_column_that_nearly_tells_the_clicks_is_a_warning(tmp_path):
     found = prepared(with_dwell(market(), honest=0.06), tmp_path)
     assert LEAK < found.facts.leaks["dwell"] < TELLS
-    assert any("'dwell' by itself predicts the clicks" in text for text in doubts(found.facts))
+    assert any("'dwell' by itself predicts the clicks" in text for text in table_doubts(found.facts))
 
 
 def test_a_few_held_out_rows_that_a_column_orders_by_chance_stop_nothing(tmp_path):
     table = with_dwell(market(46, seed=3))  # of few held-out rows a column may be right by chance
     found = train(table, out=tmp_path, **ROLES, **QUICK)
     assert found.table.leaks["dwell"] == 1
-    assert any("'dwell' by itself predicts the clicks" in text for _, text in verdict(found))
+    assert any("'dwell' by itself predicts the clicks" in text for _, text in train_verdict(found))
 
 
 def test_a_tiny_table_with_a_perfect_auc_is_doubted(tmp_path):
@@ -129,8 +125,8 @@ def test_a_tiny_table_with_a_perfect_auc_is_doubted(tmp_path):
     table = pl.DataFrame({"site": site, "other": random.integers(0, 3, 60), "bid": np.ones(60), "click": site})
     found = train(table, out=tmp_path, **ROLES, **QUICK | {"epochs": 20, "learning_rate": 0.1}, keep=["site"])
     assert found.evaluation.models["log_loss"].auc == 1
-    said = " ".join(text for _, text in verdict(found))
-    assert "log_loss has an AUC of 1.0000, which is too good to be true" in said
+    said = " ".join(text for _, text in train_verdict(found))
+    assert "regression has an AUC of 1, which is too good to be true" in said
     assert re.search(r"Only \d clicks? in 6 ads: too few to judge a model", said)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "too good to be true" in page
@@ -152,7 +148,7 @@ def test_the_verdict_and_the_page_repeat_what_is_doubtful(tmp_path):
     found = train(table, out=tmp_path, **ROLES, **QUICK)
     copies = 3300 - len(table.unique())
     assert found.table.duplicates == copies >= 300
-    said = " ".join(text for _, text in verdict(found))
+    said = " ".join(text for _, text in train_verdict(found))
     assert "Column 'rank' is named like a placement" in said
     assert f"{copies} rows (9.1 %) equal an earlier one in all columns" in said
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from bidwise.evaluation.metrics import Metrics
 seeded = settings(derandomize=True, deadline=None, database=None, max_examples=60)
 seeds = st.integers(0, 2**20)
 COUNTS = {"ads", "clicks", "clipped"}
-TABLES = {"by_bid", "calibration_curve"}
+TABLES = {"calibration_curve"}
 
 
 def random_log(seed, sizes=None, *, ties=True):
@@ -111,14 +111,13 @@ def loop_metrics(ctr, clicks, bids, offsets, truth=None, exposure=None, weights=
     worth = truth or label
     ecpm = [b * c for b, c in zip(bids, ctr, strict=True)]
     eps = 2.0**-52
-    mean = {"welfare": 0.0, "revenue": 0.0, "surplus": 0.0, "fill_rate": 0.0, "tied": 0.0}
+    mean = {"welfare": 0.0, "revenue": 0.0, "surplus": 0.0, "fill_rate": 0.0}
     promised = auction_weight = area = area_weight = 0.0
     for first, last in itertools.pairwise(offsets):
         rows = range(first, last)
         weight = sum(w[i] for i in rows) / len(rows) if rows else 1.0
         auction_weight += weight
         ranking = sorted((ecpm[i] for i in rows), reverse=True)
-        mean["tied"] += weight * any(ranking.count(score) > 1 for score in ranking[: len(slots)])
         for k, (alpha, score) in enumerate(zip(slots, ranking, strict=False)):
             rival = ranking[k + 1] if k + 1 < len(ranking) else 0.0
             run = [i for i in rows if ecpm[i] == score]  # each of them as likely
@@ -144,7 +143,7 @@ def loop_metrics(ctr, clicks, bids, offsets, truth=None, exposure=None, weights=
     whole, seen = total(lambda i: 1.0), total(lambda i: label[i])
     rate = over(seen, whole)
     entropy = -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate)) if 0 < rate < 1 else math.nan
-    by_ctr, by_bid = loop_bins(ctr, w, 20), loop_bins(bids, w, 10)
+    by_ctr = loop_bins(ctr, w, 20)
     overall = loop_auc(ctr, clicks, w)
 
     def row(rows, key):
@@ -152,8 +151,7 @@ def loop_metrics(ctr, clicks, bids, offsets, truth=None, exposure=None, weights=
             sum(w[i] * of(i) for i in rows) for of in (lambda i: 1, ctr.__getitem__, label.__getitem__)
         )
         ends = {"low": min(key[i] for i in rows), "high": max(key[i] for i in rows), "ads": len(rows)}
-        ratio = over(predicted, observed)
-        return ends | {"predicted": predicted / weight, "observed": observed / weight, "ratio": ratio}
+        return ends | {"predicted": predicted / weight, "observed": observed / weight}
 
     return {name: over(number, auction_weight) for name, number in mean.items()} | {
         "auc": overall,
@@ -166,7 +164,6 @@ def loop_metrics(ctr, clicks, bids, offsets, truth=None, exposure=None, weights=
         "ads": n,
         "clicks": sum(clicks),
         "clipped": sum(not eps <= p <= 1 - eps for p in ctr),
-        "by_bid": [row(rows, bids) for rows in by_bid],
         "calibration_curve": [row(rows, ctr) for rows in by_ctr],
     }
 
@@ -188,7 +185,6 @@ def test_every_metric_of_a_longer_log_is_its_definition(options):
     found = Metrics(**log).compute()
     assert_same(found, loop_metrics(**log))
     assert len(found.calibration_curve) == 20
-    assert len(found.by_bid) == 10
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -268,7 +264,7 @@ def test_without_ads_there_are_counts_and_nan():
         found = Metrics([], [], [], offsets).compute()
         assert all(getattr(found, name) == 0 for name in ("ads", "clicks", "clipped"))
         assert all(getattr(found, name) == () for name in TABLES)
-        of_auctions = {"welfare", "revenue", "surplus", "fill_rate", "tied"}  # an auction without ads has welfare 0
+        of_auctions = {"welfare", "revenue", "surplus", "fill_rate"}  # an auction without ads has welfare 0
         for name in numbers_of(found).keys() - COUNTS - TABLES - (of_auctions if offsets != [0] else set()):
             assert math.isnan(getattr(found, name)), name
     assert Metrics([], [], [], [0], slots=(1.0, 0.5)).per_unit.shown.shape == (0, 2)
@@ -281,7 +277,6 @@ def test_one_class_and_single_ads(click):
         assert math.isnan(getattr(found, name)), name
     for name in ("predicted_over_observed", "winners_predicted_over_observed"):
         assert math.isnan(getattr(found, name)) == (click == 0), name
-    assert all(math.isnan(row.ratio) == (click == 0) for row in found.by_bid)
 
 
 def test_weights_of_zero_give_nan():
@@ -290,11 +285,11 @@ def test_weights_of_zero_give_nan():
         assert math.isnan(getattr(found, name)), name
 
 
-def test_equal_bids_share_a_decile():
-    bids = [1.0] * 15 + [2.0] * 4 + [3.0]
-    assert equal_mass(np.array(bids), 10).tolist() == [0, 15, 19]
-    found = Metrics([0.5] * 20, [0, 1] * 10, bids).compute().by_bid
-    assert [(row.low, row.high, row.ads) for row in found] == [(1, 1, 15), (2, 2, 4), (3, 3, 1)]
+def test_equal_predictions_share_a_bin():
+    ctr = [0.1] * 15 + [0.2] * 4 + [0.3]
+    assert equal_mass(np.array(ctr), 10).tolist() == [0, 15, 19]
+    found = Metrics(ctr, [0, 1] * 10, [1.0] * 20).compute().calibration_curve
+    assert [(row.low, row.high, row.ads) for row in found] == [(0.1, 0.1, 15), (0.2, 0.2, 4), (0.3, 0.3, 1)]
 
 
 @pytest.mark.parametrize("weight", [0.1, 0.3, 0.7])

@@ -39,10 +39,11 @@ def test_features_broadcast_over_variants(hidden, lead):
                 torch.testing.assert_close(all_members[v, r], one)
 
 
-def test_an_mlp_is_linear_layers_with_relu_between():
-    model, features = MLP(3, (7, 4), seed=2).double(), draw(11, 3)
-    plain = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Linear(7, 4), nn.ReLU(), nn.Linear(4, 1)).double()
-    linear = [layer for layer in plain if isinstance(layer, nn.Linear)]
+@pytest.mark.parametrize("model", [LogisticRegression(3, seed=2), MLP(3, (7, 4), seed=2)], ids=["regression", "mlp"])
+def test_an_mlp_is_linear_layers_with_relu_between(model):
+    model, features = model.double(), draw(11, 3)
+    linear = [nn.Linear(*layer.weight.shape).double() for layer in model.layers]
+    plain = nn.Sequential(linear[0], *(part for layer in linear[1:] for part in (nn.ReLU(), layer)))
     with torch.no_grad():
         for ours, torchs in zip(model.layers, linear, strict=True):
             torchs.weight.copy_(ours.weight.mT)
@@ -50,26 +51,15 @@ def test_an_mlp_is_linear_layers_with_relu_between():
     torch.testing.assert_close(model(features), plain(features).squeeze(-1))
 
 
-def test_logistic_regression_is_one_linear_layer():
-    model, features = LogisticRegression(3, seed=2).double(), draw(11, 3)
-    (layer,) = model.layers
-    expected = nn.functional.linear(features, layer.weight.mT, layer.bias[0]).squeeze(-1)
-    torch.testing.assert_close(model(features), expected)
-
-
-def test_weights_start_as_those_of_torch_do():
-    for inputs, layer in zip((400, 60), MLP(400, (60,), seed=0).layers, strict=True):
-        entries = torch.cat([layer.weight.flatten(), layer.bias.flatten()]).detach() * inputs**0.5
+@pytest.mark.parametrize("init", ["torch", "glorot"])
+def test_weights_start_as_those_of_torch_or_keras_do(init):
+    sizes = ((400, 60), (60, 1))
+    for (inputs, outputs), layer in zip(sizes, MLP(400, (60,), init=init).layers, strict=True):
+        bound = inputs**-0.5 if init == "torch" else (6 / (inputs + outputs)) ** 0.5
+        entries = layer.weight.detach().flatten() / bound
         assert entries.abs().max() <= 1
         assert float(entries.std()) == pytest.approx(3**-0.5, rel=0.15)
-
-
-def test_weights_may_start_as_those_of_keras_do():
-    for inputs, outputs, layer in zip((400, 60), (60, 1), MLP(400, (60,), init="glorot").layers, strict=True):
-        entries = layer.weight.detach().flatten() * ((inputs + outputs) / 6) ** 0.5
-        assert entries.abs().max() <= 1
-        assert float(entries.std()) == pytest.approx(3**-0.5, rel=0.15)
-        assert not layer.bias.any()
+        assert float(layer.bias.detach().abs().max()) <= (bound if init == "torch" else 0)
 
 
 def test_seeds_decide_the_start():

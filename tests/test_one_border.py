@@ -94,7 +94,7 @@ def test_the_ids_of_a_row_are_the_same_alone_in_any_order_and_in_any_file(tmp_pa
     order = random.sample(range(len(frame)), random.randint(1, len(frame)))
     patch = pytest.MonkeyPatch()
     with patch.context() as patched:
-        patched.setattr(columns_module, "SHORT", 4000 if python else 0)
+        patched.setattr(columns_module, "_SHORT", 4000 if python else 0)
         whole = encoder.encode(open_table(frame).frame())
         for table in sources(frame[order], tmp_path):
             some = encoder.encode(open_table(table).frame())

@@ -73,23 +73,3 @@ def test_an_empty_batch_costs_nothing_and_has_a_gradient(reduction, shape):
     assert loss.shape == (shape if reduction == "none" else shape[:-1])
     assert (loss == 0).all()
     assert gradient.shape == shape
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_is_computed_in_float32(dtype):
-    ads = random_auctions(seed=2, dtype=torch.float32)
-    logits = (3 * ads.logits).to(dtype)
-    loss, gradient = loss_and_gradient(logits, ads.clicks, weights=ads.bids)
-    expected, expected_gradient = loss_and_gradient(logits.float(), ads.clicks, weights=ads.bids)
-    assert (loss.dtype, gradient.dtype) == (torch.float32, dtype)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(gradient, expected_gradient.to(dtype))
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float16, torch.float64], ids=str)
-def test_clicks_may_be_of_any_real_type(dtype):
-    ads = random_auctions(seed=3, dtype=torch.float32)
-    loss, gradient = loss_and_gradient(ads.logits, ads.clicks.to(dtype))
-    expected, expected_gradient = loss_and_gradient(ads.logits, ads.clicks)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(gradient, expected_gradient)

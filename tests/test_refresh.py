@@ -13,7 +13,7 @@ from bidwise.data import Ads
 from bidwise.data.store import Store
 from bidwise.models import MODELS
 from bidwise.models.widening import widened, widened_adam
-from bidwise.report.train_sentences import doubts, verdict
+from bidwise.report.train_sentences import table_doubts, train_verdict
 from bidwise.run_folder import load
 from bidwise.table import train
 from bidwise.training import Adam, fit
@@ -166,7 +166,7 @@ def test_what_is_next_follows_the_outcome_and_the_doubts(first, tmp_path):
         pairs = tuple(replace(each, **surely | changes) for each in result.evaluation.comparisons)
         against = tuple(replace(each, **surely) for each in result.evaluation.against)
         evaluation = replace(result.evaluation, comparisons=pairs, against=against, doubts=())
-        said = verdict(replace(result, evaluation=evaluation, table=replace(result.table, refresh=refresh)))
+        said = train_verdict(replace(result, evaluation=evaluation, table=replace(result.table, refresh=refresh)))
         return said[-1].text
 
     assert following() == "Next: serve this model, and refresh it with the next rows."
@@ -249,9 +249,9 @@ def test_rows_that_the_run_before_has_seen_are_noticed(first, tmp_path):
         train(day(0), out=tmp_path / "same", continue_from=first)
     both = pl.concat([day(0), day(1)])
     found = train(both, out=tmp_path / "both", continue_from=first)
-    assert any(text.startswith("Rows from 0 on are older than") for text in doubts(found.table))
+    assert any(text.startswith("Rows from 0 on are older than") for text in table_doubts(found.table))
     later = train(day(1), out=tmp_path / "later", continue_from=first)
-    assert not any("older than" in text for text in doubts(later.table))
+    assert not any("older than" in text for text in table_doubts(later.table))
 
 
 def test_weights_that_were_lost_are_made_again(first, tmp_path):

@@ -176,7 +176,7 @@ def test_page_leaves_matplotlib_as_it_was(results):
 def test_page_of_three_models_is_small(pages):
     assert len(pages["three calibrated"].encode()) < 600_000
     charts = re.findall(r"<svg role.*?</svg>", pages["three calibrated"], re.DOTALL)
-    assert len(charts) == 5  # whiskers, and two of curves before and after
+    assert len(charts) == 3  # whiskers, and curves before and after
     assert max(map(len, charts)) < 40_000
 
 
@@ -275,9 +275,6 @@ def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
     made = json.loads((tmp_path / "made/environment.json").read_text())
     assert (tmp_path / "made/report.html").read_text("utf-8") == runs_page([Run("made", found, environment=made)])
     assert result_from_json(Evaluation, json.loads((tmp_path / "made/result.json").read_text())) == found
-    said = (tmp_path / "made/verdict.txt").read_text("utf-8").splitlines()
-    assert said[0] == "Evaluation of first, second"
-    assert [line.partition("] ")[2] or line for line in said[2:]] == [line.text for line in verdict(found)]
     monkeypatch.setattr("bidwise.report.build.runs_page", lambda runs: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         found.write(tmp_path / "none")

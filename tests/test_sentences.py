@@ -19,10 +19,9 @@ import bidwise
 from bidwise.data.columns import Column
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.build import PAGES, runs_page
-from bidwise.report.loss_styles import LOSSES
 from bidwise.report.sections import Run
-from bidwise.report.train_page import described, summary
-from bidwise.report.train_sentences import doubts, notes
+from bidwise.report.train_page import described, train_summary
+from bidwise.report.train_sentences import ABOUT, table_doubts, table_notes
 from bidwise.study.compare import Candidate, Choice, Power
 from bidwise.study.search import Attempt, Search
 from bidwise.table import train
@@ -69,7 +68,7 @@ def texts_of(result):
         yield from (re.search(r'aria-label="([^"]*)"', figure.picture)[1] for figure in section.figures)
         tables += section.tables
     yield from (meaning for table in tables for _, meaning in table.headings)
-    yield from (str(result) if result.kind == "evaluation" else summary(result)).splitlines()
+    yield from (str(result) if result.kind == "evaluation" else train_summary(result)).splitlines()
 
 
 def evaluations():
@@ -102,6 +101,7 @@ def evaluations():
     yield of({name: np.repeat(column, 2) for name, column in table.items()})
     yield of(pool | {name: np.repeat(pool[name][:4500], 2) for name in pool}, auction_size=8)
     yield of(table | {"truth": table["click"]}, truth="truth")
+    yield of(table | {"w": np.where(table["click"], 1, 10)}, weight="w")
     yield of(table | {"fine": 0.1 + 0.8 * table["click"]})
     yield of(table | {"fine": 1 / (1 + np.exp(-table["truth"]))})
     yield of(table | {"fine": table["fine"] / 5, "rough": table["rough"].round(1)})
@@ -118,10 +118,9 @@ def evaluations():
     yield of({name: column[:40] for name, column in pool.items()})
     yield of({name: column[:60] for name, column in pool.items()}, auction_size=6)
     yield of(pool | {"fine": pool["rough"] / 2}, auction_size=6)
-    days = {"day": np.where(np.arange(9000) < 5, 7, np.arange(9000) % 4), "p": np.random.default_rng(0).random(9000)}
+    days = {"day": np.where(np.arange(9000) < 5, 7, np.arange(9000) % 4)}
     yield of(pool | days, auction_size=6, pool_by="day")
     yield of(pool | {"day": np.arange(9000) % 40}, auction_size=6, pool_by="day")
-    yield of(pool | days | {"p": days["p"] ** 8 + 1e-9}, auction_size=6, propensity="p")
     yield of(
         {**table, **{f"model {k}": table["fine"] ** (1 + k / 9) for k in range(9)}},
         ctr=[f"model {k}" for k in range(9)],
@@ -151,11 +150,12 @@ def trainings(folder):
     yield replace(result, evaluation=clean, fits={"log_loss": replace(fit, slope=1.0, intercept=0.0)})
     useless = {"log_loss": replace(chosen, normalised_entropy=1.2, auc=math.nan)}
     yield replace(result, evaluation=replace(alone, models=result.evaluation.models | useless))
-    yield replace(result, fits=dict.fromkeys([*LOSSES, "mine"], fit))
+    yield replace(result, fits=dict.fromkeys([*ABOUT, "mine"], fit))
     many = replace(fit, recipe=replace(fit.recipe, members=3, schedule="constant", epochs=fit.best.epoch))
     yield replace(result, fits={"log_loss": many}, refit=None)
     attempts = tuple(Attempt(at, fit.recipe, epochs, 0.4) for at, epochs in ((1, 0.5), (2, 0.5), (3, 0.5), (1, 2.0)))
     yield replace(result, search=Search("log_loss", attempts, 1), power=Power(0.08, None, 300))
+    yield replace(result, power=Power(0.01, None, 1_000))
     attempts = tuple(Attempt(at, fit.recipe, 2.0, loss) for at, loss in ((1, 0.4), (2, 0.3)))
     yield replace(result, search=Search("log_loss", attempts, 1), power=Power(math.nan, 120, 300))
     zero = {"difference": 0.0, "ci_low": 0.0, "ci_high": 0.0, "changed_auctions": 0}
@@ -253,7 +253,7 @@ def produced(tmp_path_factory, before):
         said += texts_of(result)
     said += re.findall('<p class="lead">(.*?)</p>', runs_page([Run("run", result)]))
     for result in trainings(tmp_path_factory.mktemp("train") / "run"):
-        said += [*texts_of(result), *notes(result.table, result.settings), *doubts(result.table)]
+        said += [*texts_of(result), *table_notes(result.table, result.settings), *table_doubts(result.table)]
     found = {sentence.removeprefix("Note: ") for text in said for sentence in END.split(NUMBER.sub("#", text))}
     return {
         each for each in found if each[-1:] in (".", "?") and each.count(" ") > 1 and "  " not in each
@@ -285,6 +285,6 @@ def test_no_sentence_is_longer_than_25_words(produced):
 
 def test_doubts_and_notes_are_printed_before_a_training(before):
     (first, again), result = before
-    for note in (*notes(result.table, result.settings), *doubts(result.table)):
+    for note in (*table_notes(result.table, result.settings), *table_doubts(result.table)):
         assert f"Note: {note}" in first
     assert any(line.endswith("is already finished; this is its result.") for line in again)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from helpers import needs_gpu
@@ -13,6 +14,7 @@ import bidwise
 from bidwise.data.ads import Ads
 from bidwise.evaluation.calibration import shrunk_line
 from bidwise.models import MODELS, Ensemble, SparseLogisticRegression
+from bidwise.report.train_sentences import train_verdict
 from bidwise.study import search as search_module
 from bidwise.study.recipe import SOLVED, Recipe
 from bidwise.study.search import affordable, budget, searched, seconds
@@ -114,6 +116,19 @@ def test_few_clicks_hardly_move_a_calibration(clicks, most):
     right = np.log(2) + (slope - 1) * 2.5  # where most clicks are
     assert abs(intercept - right) < most + 0.1
     assert (abs(intercept - right) > 0.3) == (clicks == 5)
+
+
+def test_sampled_and_weighted_ads_calibrate_as_the_rows_that_they_stand_for():
+    random = np.random.default_rng(2)
+    logits = random.normal(-4, 1, 20_000)
+    labels = (random.random(len(logits)) < 1 / (1 + np.exp(-logits - 0.5))).astype(float)
+    kept = (labels == 1) | (random.random(len(labels)) < 0.1)
+    weights = np.where(labels == 1, 1.0, 10.0)[kept]
+    lines = [shrunk_line(logits, labels)]
+    lines += [shrunk_line(logits[kept], labels[kept], scale * weights) for scale in (1.0, 0.1)]
+    assert lines[0][1] > 0.3
+    np.testing.assert_allclose(lines[1], lines[0], atol=0.1)
+    np.testing.assert_allclose(lines[2], lines[1])
 
 
 def test_a_calibration_that_helps_no_other_ads_is_not_made():
@@ -266,3 +281,23 @@ def test_members_on_a_gpu_are_those_of_a_cpu(ads, valid):
     there, here = (trained(recipe, ads, valid, VALUES, device=device).model for device in ("cuda", "cpu"))
     close = {"rtol": 1e-3, "atol": 1e-3}
     torch.testing.assert_close(logits_of(there, valid.features).cpu(), logits_of(here, valid.features), **close)
+
+
+@pytest.mark.parametrize("clicks", [5, 20, 60])
+def test_a_model_of_few_clicks_that_is_worse_than_their_rate_is_called_so_first(clicks, tmp_path):
+    random = np.random.default_rng(1)
+    rows, last = 1500, max(1, clicks // 10)  # clicks of the validation rows, and of the test rows after them
+    bounds = ((0, 1200, clicks - 2 * last), (1200, 1350, last), (1350, 1500, last))
+    at = np.concatenate([random.choice(np.arange(*ends), many, replace=False) for *ends, many in bounds])
+    columns = {"site": random.integers(0, 20, rows), "user": random.integers(0, 500, rows), "age": random.random(rows)}
+    columns |= {"time": np.arange(rows), "bid": random.uniform(0.5, 2, rows), "click": np.isin(np.arange(rows), at) * 1}
+    options = {"click": "click", "bid": "bid", "time": "time", "categorical": ["site", "user"], "budget_seconds": 1.0}
+    result = bidwise.train(pl.DataFrame(columns), out=tmp_path / "run", **options)
+    test = pl.read_parquet(tmp_path / "run" / "test.parquet")
+    clicked, ctr = test["click"].to_numpy(), test[result.chosen].to_numpy()
+    losses = [-np.log(np.where(clicked == 1, x, 1 - x)).mean() for x in (ctr, clicked.mean())]
+    assert losses[0] < 1.5 * losses[1]
+    assert (train_verdict(result)[0].kind == "worse") == (losses[0] > losses[1])
+    fit = result.fits[result.chosen]
+    assert abs(fit.slope - 1) < 0.2
+    assert abs(fit.intercept) < 0.2

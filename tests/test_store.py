@@ -68,7 +68,7 @@ def test_a_column_can_be_added_and_replaced(store):
     replaced = added.add("teacher", {split: values * 2 for split, values in columns.items()}, {"teacher": "two"})
     assert replaced.schema["teacher"] == "two"
     assert Store(store.folder, verify=True).ads("valid").teacher.tolist() == [0.5] * 4
-    with pytest.raises(InputError, match="teacher must have one number for each of the 4 ads of valid, found 3"):
+    with pytest.raises(InputError, match="teacher must have a number for each of the 4 ads of valid, found 3"):
         store.add("teacher", {"valid": np.zeros(3)})
     with pytest.raises(InputError, match="name must be one of features, "):
         store.add("price", columns)
@@ -94,10 +94,10 @@ def test_damage_is_found(store):
     whole = path.read_bytes()
     path.write_bytes(whole[:-4] + b"\0\0\1\0")
     Store(store.folder)  # sizes alone are compared
-    with pytest.raises(InputError, match=r"must have checksum .* the file was changed or damaged"):
+    with pytest.raises(InputError, match=r"must be the .* bytes of store\.json, found another checksum"):
         Store(store.folder, verify=True)
     path.write_bytes(whole[:-4])
-    with pytest.raises(InputError, match=r"bids\.npy must have the 168 bytes stated in store\.json, found 164 bytes"):
+    with pytest.raises(InputError, match=r"bids\.npy must be the 168 bytes of store\.json, found 164 bytes"):
         Store(store.folder)
     path.unlink()
     with pytest.raises(InputError, match="found no file; prepare the data again"):

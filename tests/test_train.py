@@ -16,8 +16,8 @@ from bidwise.cli import app
 from bidwise.data.splits import auction_size, halves, split
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import run_of, runs_page
-from bidwise.report.train_page import described, summary
-from bidwise.report.train_sentences import notes, untrained, verdict
+from bidwise.report.train_page import described, train_summary
+from bidwise.report.train_sentences import table_notes, train_verdict, untrained
 from bidwise.run_folder import read_result, to_toml
 from bidwise.study import compare, search
 from bidwise.study.compare import CONTESTANTS, Power
@@ -92,7 +92,6 @@ def test_a_run_folder_has_all_its_files(run):
     names = {path.name for path in run.folder.iterdir()}
     files = {"config.toml", "encoder.json", "model.pt", "model.json", "test.parquet", "result.json", "report.html"}
     files |= {
-        "verdict.txt",
         "optimizer.pt",
         "metrics.jsonl",
         "environment.json",
@@ -116,7 +115,7 @@ def test_test_ads_are_the_newest_and_auctions_are_whole(run, table):
     parts = run.result.table.splits
     assert parts["train"].last <= parts["valid"].first <= parts["valid"].last  # seconds since 1970, shown as dates
     assert parts["valid"].last <= str(pl.from_epoch(table["time"])[rows.tolist()].min())
-    whole = table.filter(pl.col("auction").is_in(test["auction"].unique().to_list()))
+    whole = table.filter(pl.col("auction").is_in(table["auction"][rows.tolist()].unique().to_list()))
     assert len(whole) == len(test)
     assert sum(part.ads for part in parts.values()) == len(table)
     assert parts["train"].ads / len(table) == pytest.approx(0.8, abs=0.01)
@@ -291,8 +290,8 @@ def test_auto_compares_on_auctions_that_chose_nothing_else(auto):
 def test_auto_keeps_log_loss_where_there_is_nothing_to_gain(auto):
     """A few validation auctions: no recipe can be better beyond doubt."""
     assert auto.result.chosen == "log_loss"
-    said = [line.text for line in verdict(auto.result)]
-    assert any(text.startswith("log_loss was kept: ") for text in said)
+    said = [line.text for line in train_verdict(auto.result)]
+    assert any(text.startswith("logistic regression was kept: ") for text in said)
 
 
 def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
@@ -303,7 +302,7 @@ def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
     (said,) = untrained(result)
     assert said.startswith("No other recipe was trained: ")
     assert said in (undecided.folder / "report.html").read_text()
-    assert summary(result).endswith(f"Note: {said}")
+    assert train_summary(result).endswith(f"Note: {said}")
     (said,) = untrained(replace(result, power=Power(0.01, None, 1_000)))
     assert said == "No other recipe was trained: a solved regression is best here, and other recipes are of networks."
 
@@ -325,7 +324,7 @@ def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
     page = (auto.folder / "report.html").read_text()
     assert "The baseline" in page
     assert f"logistic_regression, l2 {best.recipe.l2:g}, 2 epochs, cosine, batch 64, rate 0.02" in page
-    said = summary(auto.result)
+    said = train_summary(auto.result)
     assert "Of 2 settings, this one had the best validation log loss: logistic_regression" in said
     assert "The tested model is served, " in said
 
@@ -339,7 +338,7 @@ def test_a_search_shows_what_was_trained_in_full_and_says_if_the_safer_model_was
         (4, "Of 4 settings, this one had the best validation log loss: "),
         (1, "Too few validation clicks to tell 4 settings apart, so the safer model was chosen."),
     ):
-        shown = summary(replace(run.result, search=search.Search("log_loss", attempts, chosen)))
+        shown = train_summary(replace(run.result, search=search.Search("log_loss", attempts, chosen)))
         assert said in shown
         lines = [line.split("  ") for line in shown.splitlines() if " epochs)" in line or " epoch)" in line]
         assert [[part.strip() for part in line if part.strip()][-2:] for line in lines] == [
@@ -373,7 +372,7 @@ def test_an_ensemble_is_served_from_one_folder(table, tmp_path):
     ctr = predict(tmp_path / "run", table)["ctr"].to_numpy()[test["row"].to_numpy()]
     np.testing.assert_allclose(ctr, test["ensemble"], atol=1e-6)
     assert not np.allclose(ctr, test["log_loss"], atol=1e-6)
-    said = [line.text for line in verdict(found)]
+    said = [line.text for line in train_verdict(found)]
     assert "3 models were trained with log_loss; their mean logit is served." in said
     assert found.parameters == 3 * train(table, out=tmp_path / "one", **ROLES, **SMALL, ignore=["truth"]).parameters
 
@@ -429,7 +428,7 @@ def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
     for folder, result in ((auto.folder, auto.result), (run.folder, run.result)):
         page = (folder / "report.html").read_text()
         assert page == runs_page([run_of(folder, result)])
-        assert verdict(result)[0][1] in page
+        assert train_verdict(result)[0][1] in page
         assert page.startswith("<!doctype html>")
         for words in (
             "brand_id",
@@ -451,11 +450,11 @@ BAD = {
     "click that does not exist": ({"click": "clik"}, {}, r"table has no column 'clik'; did you mean 'click'\?"),
     "bid that does not exist": ({"bid": "cost"}, {}, r"table has no column 'cost'; it has"),
     "no click": ({"click": None}, {}, r"click must name the column of clicks, found none: --click"),
-    "click and bid the same": ({"bid": "click"}, {}, r"click must be a column of its own"),
-    "feature with a role": ({"numeric": ["bid"]}, {}, r"found 'bid', which is the bid"),
-    "clicks that are none": ({}, {"click": 2}, r"row 0 .*found 2, and .* more rows like it; a click must be 0 or 1"),
-    "all clicked": ({}, {"click": 1}, r"column 'click' must have 0 and 1, found that all of the ads were clicked"),
-    "no bid": ({}, {"bid": 0.0}, r"row 0 .*column 'bid': found 0, and .* more rows like it; a bid must be above 0"),
+    "click and bid the same": ({"bid": "click"}, {}, r"bid must be a column of its own"),
+    "feature with a role": ({"numeric": ["bid"]}, {}, r"found .bid., which is also of bid"),
+    "clicks that are none": ({}, {"click": 2}, r"row 0 .*found 2; a click must be 0 or 1"),
+    "all clicked": ({}, {"click": 1}, r"clicks and other ads in its training rows, found that all of the"),
+    "no bid": ({}, {"bid": 0.0}, r"row 0 .*column 'bid': found 0; a bid must be above 0"),
     "NaN bid": ({}, {"bid": float("nan")}, r"row 0 .*column 'bid': found "),
     "one auction": ({"auction": "auction"}, {"auction": 7}, r"must have at least 20 auctions .*, found one: their"),
     "missing auction": ({"auction": "auction"}, {"auction": None}, r"row 0 .*column 'auction': found"),
@@ -596,7 +595,7 @@ def test_several_columns_name_an_auction(run, table, tmp_path):
     assert {each.name for each in found.table.columns if each.use == "auction"} == {"day", "hour"}
     assert found.evaluation.auctions == run.result.evaluation.auctions
     assert pl.read_parquet(tmp_path / "run" / "test.parquet")["auction"].n_unique() == found.evaluation.auctions
-    with pytest.raises(bidwise.InputError, match="found 'day', which is also the auction"):
+    with pytest.raises(bidwise.InputError, match="found 'day', which is also of bid"):
         train(split_key, out=tmp_path / "other", **columns | {"bid": "day"})
 
 
@@ -653,7 +652,7 @@ def test_a_few_absurd_bids_leave_training_as_it_is(tmp_path):
     assert facts.median_bid == pytest.approx(np.median(train_bids))
     assert facts.mean_bid == pytest.approx(np.minimum(train_bids, 100 * np.median(train_bids)).mean())
     assert (facts.capped_bids, facts.largest_bid) == (many, 1e6)
-    said = " ".join(notes(facts, found["absurd"].settings))
+    said = " ".join(table_notes(facts, found["absurd"].settings))
     note = f"{many} bids above 100 times the median, {facts.median_bid:.3g}, count as {facts.bid_cap:.3g} in training"
     assert note in said
     assert "The largest bid is 1e+06; in the test every bid counts in full." in said
@@ -665,4 +664,4 @@ def test_tame_bids_are_divided_by_their_mean(run, table):
     facts = run.result.table
     assert facts.mean_bid == table["bid"].to_numpy()[: facts.splits["train"].ads].mean()
     assert facts.capped_bids == 0
-    assert "times the median" not in " ".join(notes(facts, run.result.settings))
+    assert "times the median" not in " ".join(table_notes(facts, run.result.settings))

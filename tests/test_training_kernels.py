@@ -143,18 +143,18 @@ def test_a_run_can_be_repeated_and_taken_up_again():
     torch.testing.assert_close(cut.table.weight, first.table.weight, rtol=1e-5, atol=1e-6)
 
 
-def test_a_state_without_kernels_is_taken_up_with_them():
+@pytest.mark.parametrize("kernels_first", [True, False])
+def test_a_state_is_taken_up_with_and_without_kernels(kernels_first):
     batches = [batch(seed) for seed in range(6)]
-    plain, ours = made("deepfm").double(), made("deepfm").to(DEVICE)
-    without = Adam(plain, lr=0.01)
-    trained(plain, without, batches[:3])
-    ours.load_state_dict(plain.state_dict())
-    optimizer = Adam(ours, lr=0.01)
-    optimizer.load_state_dict(copy.deepcopy(without.state_dict()))
-    assert int(optimizer.kernels.clock.step) == 3
-    trained(plain, without, batches[3:])
-    trained(ours, optimizer, batches[3:])
-    assert_near(ours, plain)
+    models = [made("deepfm").to(DEVICE), made("deepfm").double()]
+    first, second = models if kernels_first else reversed(models)
+    before, after = Adam(first, lr=0.01), Adam(second, lr=0.5)
+    trained(first, before, batches[:3])
+    second.load_state_dict(first.state_dict())
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    for model, optimizer in ((first, before), (second, after)):
+        trained(model, optimizer, batches[3:])
+    assert_near(*models)
 
 
 def test_large_and_tiny_gradients_lose_no_digits():
@@ -306,19 +306,6 @@ def test_every_step_and_every_layer_drops_other_units(name):
         assert 0.4 < float(dropped[one].float().mean()) < 0.6
         for other in range(one):
             assert 0.4 < float((dropped[one] == dropped[other]).float().mean()) < 0.6
-
-
-def test_a_state_with_kernels_is_taken_up_without_them():
-    batches = [batch(seed) for seed in range(6)]
-    ours, plain = made("deepfm").to(DEVICE), made("deepfm").double()
-    optimizer = Adam(ours, lr=0.01)
-    trained(ours, optimizer, batches[:3])
-    plain.load_state_dict(ours.state_dict())
-    without = Adam(plain, lr=0.5)
-    without.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    trained(ours, optimizer, batches[3:])
-    trained(plain, without, batches[3:])
-    assert_near(ours, plain)
 
 
 def test_states_of_frozen_parameters_and_of_no_step_at_all():
@@ -543,10 +530,9 @@ def test_ads_that_stay_on_the_host_give_the_numbers_of_ads_on_the_gpu(monkeypatc
     options = {"loss": "log_plus", "epochs": 2.5, "batch_size": 250, "every": 0.5}
     there = bidwise.fit(models[0], ads, **options)
     monkeypatch.setattr("bidwise.training.batches.SHARE", 0.0)
-    monkeypatch.setattr("bidwise.training.batches.CHUNK", 900)
-    streamed = bidwise.fit(models[1], ads, **options)
+    on_host = bidwise.fit(models[1], ads, **options)
     for name, tensor in there.last.items():
-        assert torch.equal(tensor, streamed.last[name]), name
+        assert torch.equal(tensor, on_host.last[name]), name
 
 
 @needs_gpu

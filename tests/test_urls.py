@@ -172,13 +172,13 @@ def test_an_evaluation_has_no_signature(host):
         ("s3://ads/broken.parquet", "s3://ads/broken.parquet cannot be read: parquet: "),
         ("s3://ads/log.xlsx", "s3://ads/log.xlsx must end in .parquet, .csv"),
         ("s3://ads/", "for all files of a folder name a pattern, s3://ads/*.parquet"),
-        ("s3://locked/a.parquet", "; check the network, the URL and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"),
+        ("s3://locked/a.parquet", "; check the network, the URL and the credentials (https://docs.pola.rs/"),
         ("s3://elsewhere/a.parquet", "cannot be read: "),
         ("s3://busy/a.parquet", "s3://busy/a.parquet cannot be read: Server returned non-2xx status code: 503"),
-        ("az://box/a.parquet", "; check the network, the URL and AZURE_STORAGE_ACCOUNT_NAME"),
+        ("az://box/a.parquet", "; check the network, the URL and the credentials"),
         ("hdfs://ads/a.parquet", "must be a file or a URL of a kind that can be read: s3://, gs://"),
         ("{host}/elsewhere/a.csv", "a.csv cannot be read: "),
-        ("{host}/locked/a.csv", "; check the network, the URL and its signature"),
+        ("{host}/locked/a.csv", "; check the network, the URL and the credentials"),
         ("{host}/ads/*.csv", "must be one file, found a pattern: http:// cannot list files"),
     ],
 )
@@ -191,15 +191,6 @@ def test_what_cannot_be_read_is_named_in_one_line(url, words, host, tmp_path, mo
     assert url in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_without_credentials_the_variables_are_named(host, monkeypatch):
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("HOME", "/nowhere")  # nor those of a file
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", host)  # the machine has none either
-    with pytest.raises(bidwise.InputError, match=r"^s3://mine/a.parquet cannot be read: .*; check the .* AWS_ACC"):
-        open_table("s3://mine/a.parquet").frame()
 
 
 @pytest.mark.parametrize("name", ["elsewhere/a.csv", "locked/a.csv", "ads/none.csv", "ads/none.parquet"])
@@ -232,7 +223,7 @@ def test_a_bucket_without_a_region(host, monkeypatch):
         monkeypatch.delenv(name)
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")  # nothing answers
-    words = "check the network, the URL and .* AWS_REGION, AWS_ENDPOINT_URL$"
+    words = "check the network, the URL and the credentials"
     with warnings.catch_warnings(record=True) as warned:  # polars swallows what a warning raises
         warnings.simplefilter("always")
         with pytest.raises(bidwise.InputError, match=words):

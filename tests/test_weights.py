@@ -7,36 +7,17 @@ from itertools import pairwise
 import pytest
 import reference
 import torch
-from helpers import MEMBERS, random_auctions
+from helpers import MEMBERS, of_named_loss, random_auctions, seeded, some_weights
 from helpers import stack as stack_batches
 
 import bidwise
 from bidwise import InputError, WelfareLoss
-from bidwise.data import Ads, stack
+from bidwise.data import Ads
 from bidwise.losses.named import unchecked
-from bidwise.models import MLP
-from bidwise.training import METRICS, Variants, fit
-from bidwise.training.batches import Shuffle
+from bidwise.training import METRICS, Variants
 
 SIZES = (5, 1, 3, 0, 4)
 every_loss = pytest.mark.parametrize("name", bidwise.LOSSES)
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def some_weights(count, seed=0, lead=()):
-    return 0.2 + 3 * torch.rand(*lead, count, generator=seeded(seed), dtype=torch.float64)
-
-
-def with_gradient(loss, ads, weights=None):
-    """Loss, and the gradient of its sum with respect to the logits."""
-    logits = ads.logits.detach().clone().requires_grad_()
-    more = {} if weights is None else {"weights": weights}
-    found = loss(logits, ads.clicks, ads.bids, ads.offsets, ads.teacher, **more)
-    (gradient,) = torch.autograd.grad(found.sum(), logits)
-    return found.detach(), gradient
 
 
 # losses
@@ -59,10 +40,11 @@ def test_no_ads_cost_nothing(name, bounds, weighted):
 def test_weights_and_logits_of_half_precision(name, dtype):
     ads = random_auctions(seed=7).map(lambda x: x.to(dtype))
     weights = torch.arange(1, 14)
-    found, _ = with_gradient(bidwise.LOSSES[name], ads, weights.to(dtype))
-    expected, _ = with_gradient(bidwise.LOSSES[name], ads.map(lambda x: x.float()), weights.float())
-    assert found.dtype == torch.float32
+    found, gradient = of_named_loss(bidwise.LOSSES[name], ads, weights.to(dtype))
+    expected, slopes = of_named_loss(bidwise.LOSSES[name], ads.map(lambda x: x.float()), weights.float())
+    assert (found.dtype, gradient.dtype) == (torch.float32, dtype)
     torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradient, slopes.to(dtype))
 
 
 @every_loss
@@ -77,7 +59,7 @@ def test_weights_and_logits_of_half_precision(name, dtype):
 )
 def test_bad_weights_are_refused(name, weights, message):
     with pytest.raises(InputError, match=message):
-        with_gradient(bidwise.LOSSES[name], random_auctions(seed=0), weights)
+        of_named_loss(bidwise.LOSSES[name], random_auctions(seed=0), weights)
 
 
 # labels above 1: clicks over the multiplier of their slot
@@ -93,12 +75,12 @@ def test_unchecked_losses_take_labels_above_1(member, method):
     assert ads.clicks.max() > 1
     options = member._asdict() | {"lam": 0.7, "unit": 1.0}
     loss = WelfareLoss(**options, method=method)
-    found, gradient = with_gradient(unchecked(loss), ads)
+    found, gradient = of_named_loss(unchecked(loss), ads)
     expected, slopes = reference.welfare_loss(*ads.lists(), **options)
     assert found.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
     torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64), rtol=1e-7, atol=1e-9)
     with pytest.raises(InputError, match=r"clicks must be in \[0, 1\]"):
-        with_gradient(loss, ads)
+        of_named_loss(loss, ads)
 
 
 @every_loss
@@ -106,11 +88,11 @@ def test_an_unchecked_loss_is_the_same_and_leaves_the_other_as_it_was(name):
     loss, ads, weights = bidwise.LOSSES[name], random_auctions(seed=10), some_weights(13)
     free = unchecked(loss)
     before = repr(loss)
-    for found, expected in zip(with_gradient(free, ads, weights), with_gradient(loss, ads, weights), strict=True):
+    for found, expected in zip(of_named_loss(free, ads, weights), of_named_loss(loss, ads, weights), strict=True):
         assert torch.equal(found, expected)
-    with_gradient(free, ads.but(bids=-ads.bids))  # the caller has checked them, or is to blame
+    of_named_loss(free, ads.but(bids=-ads.bids))  # the caller has checked them, or is to blame
     with pytest.raises(InputError, match="bids must be finite and above 0"):
-        with_gradient(loss, ads.but(bids=-ads.bids))
+        of_named_loss(loss, ads.but(bids=-ads.bids))
     assert repr(loss) == before
 
 
@@ -126,13 +108,13 @@ def test_losses_of_others_are_left_as_they_are():
 def test_variants_pass_weights_to_each_loss():
     losses = [(bidwise.LOSSES["log_loss"], 1), (WelfareLoss(gap="positive"), 2), (bidwise.LOSSES["log_teacher"], 1)]
     ads = stack_batches(*(random_auctions(seed=seed, sizes=(3, 4)) for seed in range(4)))
-    weights = some_weights(7, lead=(4,))
-    found, gradient = with_gradient(Variants(losses), ads, weights)
-    unweighted, _ = with_gradient(Variants(losses), ads)
+    weights = some_weights(4, 7)
+    found, gradient = of_named_loss(Variants(losses), ads, weights)
+    unweighted, _ = of_named_loss(Variants(losses), ads)
     assert found.shape == (4,)
     assert not torch.isclose(found, unweighted).any()
     for k, loss in enumerate([losses[0][0], losses[1][0], losses[1][0], losses[2][0]]):
-        one, slopes = with_gradient(loss, ads.map(lambda x, k=k: x[k]), weights[k])
+        one, slopes = of_named_loss(loss, ads.map(lambda x, k=k: x[k]), weights[k])
         torch.testing.assert_close(found[k], one)
         torch.testing.assert_close(gradient[k], slopes)
 
@@ -140,12 +122,12 @@ def test_variants_pass_weights_to_each_loss():
 # metrics
 
 
-def auctions_of_ads(seed=0, sizes=SIZES, lead=(), **columns):
+def auctions_of_ads(sizes):
     """Ads with weights and exposure, one column of features."""
-    random, count = seeded(seed), sum(sizes)
+    random, count = seeded(), sum(sizes)
 
     def drawn():
-        return torch.rand(*lead, count, generator=random, dtype=torch.float64)
+        return torch.rand(count, generator=random, dtype=torch.float64)
 
     return Ads(
         drawn().unsqueeze(-1),
@@ -153,7 +135,8 @@ def auctions_of_ads(seed=0, sizes=SIZES, lead=(), **columns):
         drawn() + 0.5,
         torch.tensor([0, *sizes]).cumsum(0),
         truth=drawn(),
-        **{"weights": 0.1 + 3 * drawn(), "exposure": 0.2 + 0.8 * drawn()} | columns,
+        weights=0.1 + 3 * drawn(),
+        exposure=0.2 + 0.8 * drawn(),
     )
 
 
@@ -175,7 +158,7 @@ def welfare_by_hand(logits, worth, bids, weights, bounds):
 @pytest.mark.parametrize("exposed", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_metrics_count_ads_by_their_weights(sizes, exposed, weighted):
-    ads = auctions_of_ads(sizes=sizes)
+    ads = auctions_of_ads(sizes)
     ads = replace(ads, **({} if exposed else {"exposure": None}), **({} if weighted else {"weights": None}))
     logits = torch.randn(len(ads), generator=seeded(1), dtype=torch.float64)
     z, y, b, truth = (x.tolist() for x in (logits, ads.clicks, ads.bids, ads.truth))
@@ -189,42 +172,3 @@ def test_metrics_count_ads_by_their_weights(sizes, exposed, weighted):
     }
     for name, number in expected.items():
         assert METRICS[name].of(logits, ads).item() == pytest.approx(number, rel=1e-12)
-
-
-# ads and batches
-
-
-@pytest.mark.parametrize("sizes", [None, (4, 4, 4), SIZES])
-@pytest.mark.parametrize("exposed", [True, False])
-def test_batches_bring_weights_and_clicks_over_exposure(sizes, exposed):
-    ads = auctions_of_ads(sizes=sizes or SIZES)
-    number = torch.arange(len(ads), dtype=torch.float64)
-    ads = replace(ads, features=number.unsqueeze(-1), offsets=None if sizes is None else ads.offsets)
-    ads = ads if exposed else replace(ads, exposure=None)
-    seen = []
-    for batch in Shuffle(ads, 4, [seeded()]):
-        rows = batch.features.squeeze(-1).long()
-        assert torch.equal(batch.weights, ads.weights[rows])
-        expected = ads.clicks[rows] / (ads.exposure[rows] if exposed else 1)
-        assert torch.equal(batch.clicks, expected)
-        assert torch.equal(batch.bids, ads.bids[rows])
-        seen += rows.tolist()
-    assert sorted(seen) == list(range(len(ads)))
-    assert next(iter(Shuffle(replace(ads, weights=None), 4, [seeded()]))).weights is None
-
-
-# training
-
-
-def test_repeats_with_weights_and_exposure_train_as_each_alone():
-    alone = [auctions_of_ads(seed, sizes=(4,) * 10).to(torch.float32) for seed in range(3)]
-    options = {"loss": "log_plus", "epochs": 3, "batch_size": 8, "learning_rate": 0.01}
-    options |= {"metric": ("welfare", "log_loss")}
-    both = stack(alone)
-    found = fit(MLP(1, (4,), members=(3,), seed=range(3)), both, valid=both, seed=[5, 6, 7], **options)
-    for k, ads in enumerate(alone):
-        one = fit(MLP(1, (4,), seed=k), ads, valid=ads, seed=5 + k, **options)
-        for name in ("welfare", "log_loss"):
-            assert found.history[-1][name][k].item() == pytest.approx(one.history[-1][name].item(), rel=1e-4)
-        for key, tensor in one.last.items():
-            torch.testing.assert_close(found.last[key][k], tensor, rtol=1e-4, atol=1e-5)

@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import reference
 import torch
-from helpers import MEMBERS, random_auctions, stack
+from helpers import MEMBERS, of_named_loss, random_auctions, some_weights, stack
 
 import bidwise
 from bidwise import InputError, WelfareLoss
@@ -36,18 +36,6 @@ NEED_TEACHER = ["log_weighted", "distilled", *(name for name in RANK if "teacher
 every_name = pytest.mark.parametrize("name", NAMES)
 
 
-def loss_and_gradient(criterion, ads, weights=None):
-    logits = ads.logits.detach().clone().requires_grad_()
-    more = {} if weights is None else {"weights": weights}
-    loss = criterion(logits, ads.clicks, ads.bids, ads.offsets, ads.teacher, **more)
-    (gradient,) = torch.autograd.grad(loss.sum(), logits)
-    return loss.detach(), gradient
-
-
-def some_weights(*shape):
-    return 0.2 + 3 * torch.rand(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
 def expected_loss(name, ads, weights):
     """Loss and gradient of a named loss by the reference."""
     logits, clicks, bids, offsets, teacher = ads.lists()
@@ -68,7 +56,7 @@ def expected_loss(name, ads, weights):
 def test_equals_the_reference(member, reduction, unit, weights):
     ads = random_auctions(seed=1)
     options = member._asdict() | {"sigma": 2.0, "lam": 0.7, "reduction": reduction, "unit": unit}
-    loss, gradient = loss_and_gradient(WelfareLoss(**options), ads, weights)
+    loss, gradient = of_named_loss(WelfareLoss(**options), ads, weights)
     listed = None if weights is None else weights.tolist()
     expected, slopes = reference.welfare_loss(*ads.lists(), **options, weights=listed)
     assert loss.item() == pytest.approx(expected, rel=1e-11)
@@ -81,7 +69,7 @@ def test_equals_the_reference(member, reduction, unit, weights):
 def test_currency_does_not_matter(member, options, dtype):
     ads = random_auctions(seed=5, sizes=[30, 1, 20], dtype=dtype)
     loss = WelfareLoss(**member._asdict(), **options)
-    in_euros, in_mills = (loss_and_gradient(loss, ads.but(bids=rate * ads.bids)) for rate in (1, 1000))
+    in_euros, in_mills = (of_named_loss(loss, ads.but(bids=rate * ads.bids)) for rate in (1, 1000))
     for one, same in zip(in_euros, in_mills, strict=True):
         torch.testing.assert_close(one, same)
 
@@ -168,7 +156,7 @@ def test_each_loss_equals_the_reference(name, ties, sizes, weighted):
     ads = random_auctions(seed=8, sizes=sizes or [8], ties=ties)
     ads = ads if sizes else ads.but(offsets=None)
     weights = some_weights(len(ads.bids)) if weighted else None
-    loss, gradient = loss_and_gradient(bidwise.LOSSES[name], ads, weights)
+    loss, gradient = of_named_loss(bidwise.LOSSES[name], ads, weights)
     expected, slopes = expected_loss(name, ads, weights.tolist() if weighted else [1.0] * len(ads.bids))
     assert loss.item() == pytest.approx(expected, rel=1e-11)
     assert gradient.tolist() == pytest.approx(slopes, rel=1e-9, abs=1e-12)
@@ -177,19 +165,20 @@ def test_each_loss_equals_the_reference(name, ties, sizes, weighted):
 @every_name
 def test_each_loss_takes_leading_dimensions(name):
     rows, weights = [random_auctions(seed=seed, sizes=[3, 4]) for seed in range(3)], some_weights(3, 7)
-    loss, gradient = loss_and_gradient(bidwise.LOSSES[name], stack(*rows), weights)
-    expected = [loss_and_gradient(bidwise.LOSSES[name], row, w) for row, w in zip(rows, weights, strict=True)]
+    loss, gradient = of_named_loss(bidwise.LOSSES[name], stack(*rows), weights)
+    expected = [of_named_loss(bidwise.LOSSES[name], row, w) for row, w in zip(rows, weights, strict=True)]
     torch.testing.assert_close(loss, torch.stack([one for one, _ in expected]))
     torch.testing.assert_close(gradient, torch.stack([slope for _, slope in expected]))
 
 
 @every_name
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float16], ids=str)
-def test_each_loss_takes_bids_of_any_real_type(name, dtype):
+def test_each_loss_takes_clicks_and_bids_of_any_real_type(name, dtype):
     ads = random_auctions(seed=17)
     ads = ads.but(bids=ads.bids.ceil())  # whole numbers, the same in every type
-    found = loss_and_gradient(bidwise.LOSSES[name], ads.but(bids=ads.bids.to(dtype)))
-    for one, same in zip(found, loss_and_gradient(bidwise.LOSSES[name], ads), strict=True):
+    clicks = ads.clicks.to(torch.bool if dtype == torch.int64 else dtype)
+    found = of_named_loss(bidwise.LOSSES[name], ads.but(clicks=clicks, bids=ads.bids.to(dtype)))
+    for one, same in zip(found, of_named_loss(bidwise.LOSSES[name], ads), strict=True):
         torch.testing.assert_close(one, same, rtol=1e-6, atol=1e-7)
 
 

@@ -6,15 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import seeded
 
 from bidwise import InputError
 from bidwise.data import WORLDS, Ads, World, stack
 
 COLUMNS = ("features", "clicks", "bids", "truth")
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def drawn(name="plotted", seed=0, ads=2000):

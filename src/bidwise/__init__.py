@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bidwise.bridges.estimator import welfare_scorer as welfare_scorer
     from bidwise.bridges.lightning import WelfareCallback as WelfareCallback
     from bidwise.bridges.scoring import Scorer as Scorer
-    from bidwise.data.groups import AuctionBatchSampler, collate_auctions, offsets
+    from bidwise.data.groups import AuctionBatchSampler, offsets
     from bidwise.diagnosis import diagnose
     from bidwise.errors import InputError
     from bidwise.evaluation.evaluate import evaluate
@@ -32,7 +32,7 @@ _HOMES = {
     "bidwise.bridges.lightning": ("WelfareCallback",),
     "bidwise.bridges.scoring": ("Scorer",),
     "bidwise.bridges.estimator": ("CTRClassifier", "welfare_scorer"),
-    "bidwise.data.groups": ("AuctionBatchSampler", "collate_auctions", "offsets"),
+    "bidwise.data.groups": ("AuctionBatchSampler", "offsets"),
     "bidwise.bridges.boosting": ("boosted_ctr", "welfare_metric", "welfare_objective"),
     "bidwise.diagnosis": ("diagnose",),
     "bidwise.errors": ("InputError",),
@@ -50,7 +50,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 # without CTRClassifier, welfare_scorer, WelfareCallback and Scorer, which need other libraries: star imports need torch
 __all__ = ["LOSSES", "BidWeightedLogLoss", "Evaluation", "InputError", "Outcome", "WelfareLoss", "log_loss"]
 __all__ += ["data", "evaluation", "models", "table", "training"]
-__all__ += ["AuctionBatchSampler", "boosted_ctr", "collate_auctions", "load", "offsets", "welfare_metric"]
+__all__ += ["AuctionBatchSampler", "boosted_ctr", "load", "offsets", "welfare_metric"]
 __all__ += ["diagnose", "evaluate", "fit", "pairwise_welfare_loss", "pooled_revenue", "pooled_welfare", "predict"]
 __all__ += ["optimal_welfare", "regret", "revenue", "run_auction", "surplus", "train", "welfare", "welfare_objective"]
 

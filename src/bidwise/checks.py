@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,25 +18,26 @@ from bidwise.errors import check_seed as check_seed
 from bidwise.errors import check_whole as check_whole
 from bidwise.errors import derived_seed as derived_seed
 
-ENOUGH = 100  # ads, to say of their logits that they look like CTRs
+_ENOUGH = 100  # ads, to say of their logits that they look like CTRs
+_LEAST, _MOST = 5e-324, sys.float_info.max  # the finite numbers above 0
 
 
 def check_ads(argument: str, found: object, like: Tensor, of: str = "the shape of logits") -> Tensor:
     """``found`` as a tensor with one number per ad, shaped and placed like the logits (or the tensor named ``of``)."""
     if not isinstance(found, Tensor):
         raise TypeError(f"{argument} must be a torch.Tensor, found {type(found).__name__}; use torch.as_tensor")
+    if found.shape == like.shape and found.device == like.device and not found.is_complex():
+        return found
     if found.is_complex():
         raise TypeError(f"{argument} must be real, found {found.dtype}")
-    if found.shape != like.shape:
-        hint = ""
-        if like.shape == (*found.shape, 1):
-            hint = "; pass logits.squeeze(-1)"
-        elif found.shape == like.shape[-1:]:
-            hint = f"; for leading dimensions pass {argument}.expand_as(logits)"
-        raise InputError(f"must have {of}, {tuple(like.shape)}, found {tuple(found.shape)}{hint}", argument=argument)
-    if found.device != like.device:
+    if found.shape == like.shape:
         raise InputError(f"must be on the device of logits, {like.device}, found {found.device}", argument=argument)
-    return found
+    hint = ""
+    if like.shape == (*found.shape, 1):
+        hint = "; pass logits.squeeze(-1)"
+    elif found.shape == like.shape[-1:]:
+        hint = f"; for leading dimensions pass {argument}.expand_as(logits)"
+    raise InputError(f"must have {of}, {tuple(like.shape)}, found {tuple(found.shape)}{hint}", argument=argument)
 
 
 def check_logits(found: object, offsets: object = None) -> Tensor:
@@ -68,10 +67,10 @@ def look_like_ctr(logits: Tensor, clicks: Tensor) -> bool:
     >>> look_like_ctr(ctr, clicks), look_like_ctr(torch.logit(ctr), clicks)
     (True, False)
     """
-    if logits.numel() < ENOUGH:
+    if logits.numel() < _ENOUGH or logits.detach().min().item() < 0:
         return False
-    low, high = (x.item() for x in torch.aminmax(logits.detach()))
-    if not 0 <= low < high <= 1:
+    low, high = torch.aminmax(logits.detach())
+    if not low < high <= 1:
         return False
     z, y = logits.detach().double().reshape(-1), clicks.detach().double().reshape(-1)
     rate, ctr = float(y.mean()), z.clamp(1e-6, 1 - 1e-6)
@@ -88,22 +87,25 @@ def warn_of_ctr(logits: Tensor, clicks: Tensor, what: str = "logits", fix: str =
         warnings.warn(f"{words}: are they CTRs? If so, {fix}", stacklevel=3)
 
 
-def check_between(argument: str, found: Tensor, low: float, high: float) -> None:
-    """Raise unless every number is in ``[low, high]``; NaN is outside."""
-    if found.dtype != torch.bool:
-        _check_range(argument, found, f"in [{low:g}, {high:g}]", lambda x: (x >= low) & (x <= high))
+def check_between(argument: str, found: Tensor, low: float, high: float, words: str = "") -> None:
+    """Raise unless every number is in ``[low, high]``; NaN is outside. ``words`` describe the range in the error."""
+    if not found.numel():
+        return
+    least, greatest = torch.aminmax(found)  # both NaN if any number is
+    if low <= least.item() and greatest.item() <= high:
+        return
+    numbers = found.double()
+    bad = ~((numbers >= low) & (numbers <= high))
+    where = tuple(bad.nonzero()[0].tolist())
+    others = int(bad.sum()) - 1
+    more = f" and {others} more" if others else ""
+    at, words = ", ".join(map(str, where)), words or f"in [{low:g}, {high:g}]"
+    raise InputError(f"must be {words}, found {found[where].item():g} at [{at}]{more}", argument=argument)
 
 
-def check_values(**columns: Tensor | None) -> None:
-    """Raise unless ``bids`` are finite and above 0, and every other column, ``clicks`` or ``teacher``, is in [0, 1]."""
-    for name, found in columns.items():
-        if found is not None:
-            check_bids(found) if name == "bids" else check_between(name, found, 0, 1)
-
-
-def check_bids(found: Tensor) -> None:
+def check_bids(found: Tensor, argument: str = "bids") -> None:
     """Raise unless every bid is finite and above 0."""
-    _check_range("bids", found, "finite and above 0", lambda x: (x > 0) & (x < math.inf))
+    check_between(argument, found, _LEAST, _MOST, "finite and above 0")
 
 
 def check_weights(found: Tensor) -> None:
@@ -113,22 +115,7 @@ def check_weights(found: Tensor) -> None:
 
 def check_not_negative(argument: str, found: Tensor) -> None:
     """Raise unless every number is finite and no less than 0."""
-    _check_range(argument, found, "finite and no less than 0", lambda x: (x >= 0) & (x < math.inf))
-
-
-def _check_range(argument: str, found: Tensor, expected: str, inside: Callable[[Any], Any]) -> None:
-    """Raise unless all numbers are ``inside`` a range, which they are if the least and the greatest are."""
-    if found.numel() == 0:
-        return
-    least, greatest = torch.aminmax(found)  # both NaN if any number is
-    if inside(least.item()) and inside(greatest.item()):
-        return
-    bad = ~inside(found)
-    where = tuple(bad.nonzero()[0].tolist())
-    others = int(bad.sum()) - 1
-    more = f" and {others} more" if others else ""
-    at = ", ".join(map(str, where))
-    raise InputError(f"must be {expected}, found {found[where].item():g} at [{at}]{more}", argument=argument)
+    check_between(argument, found, 0, _MOST, "finite and no less than 0")
 
 
 def check_offsets(found: object, ads: int, device: torch.device, *, values: bool) -> Tensor:

@@ -20,7 +20,7 @@ from bidwise.segments import Auctions
 
 SATURATED = 1e-3  # ctr (1 - ctr) below which an ad hardly moves: |logit| above 6.9
 HEAVY, IDLE = 0.99, 0.51  # a weight sigmoid(kappa x) is as good as 1 above the first, as good as 1/2 below the second
-FEW = 0.05  # of the pairs
+_FEW = 0.05  # of the pairs
 QUIET, LOUD = 0.05, 0.8  # bounds of the rank term's share of the gradient
 TOP = 0.75  # of the gradient in one tenth of the ads
 
@@ -118,7 +118,7 @@ class RankTerm:
             todo = "Most pairs tie in value and carry little signal: use a teacher, with values that rarely tie."
         else:
             todo = "Most pairs tie in value and teach little: look for a rounded or constant teacher."
-        yield _finding("effective pairs", effective, effective.share < FEW, todo)
+        yield _finding("effective pairs", effective, effective.share < _FEW, todo)
         found = f"{self.gradient_ratio:.3g} (with lam = {self.lam:g}: {100 * share:.3g} % of both)"
         todo = "Raise lam" if share > LOUD else "Lower lam"
         todo += f": lam = {self.gradient_ratio:.2g} gives log loss and rank term an equal say."

@@ -23,9 +23,9 @@ from torch.autograd.function import once_differentiable
 
 from bidwise.checks import InputError
 
-PATIENCE = timedelta(hours=24)  # with rank 0, which may read a large table while the others wait
+_PATIENCE = timedelta(hours=24)  # with rank 0, which may read a large table while the others wait
 RESUMES = "the same command resumes from the last checkpoint, with any number of ranks"
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 _patient: list[Any] = []  # the group in which ranks wait for rank 0
 
 
@@ -72,7 +72,7 @@ def launched(device: str) -> Iterator[str]:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=here, world_size=number)
-        _patient.append(dist.new_group(backend="gloo", timeout=PATIENCE))
+        _patient.append(dist.new_group(backend="gloo", timeout=_PATIENCE))
     before = signal.signal(signal.SIGTERM, _stopped)
     try:
         with _explained():
@@ -101,7 +101,7 @@ def _stopped(*_: object) -> None:
     raise ConnectionError(f"another rank is gone, or torchrun was stopped; {RESUMES}")
 
 
-def first(work: Callable[[], Result], *, tell: bool = False) -> Result | None:
+def first(work: Callable[[], _Result], *, tell: bool = False) -> _Result | None:
     """Run ``work`` on rank 0 while the others wait; they get its result too with ``tell``, and always its error.
 
     >>> first(lambda: 3)
@@ -124,7 +124,7 @@ def first(work: Callable[[], Result], *, tell: bool = False) -> Result | None:
     return result if rank() == 0 else message[1]
 
 
-def _of_all(here: Any) -> list[Any]:
+def of_all(here: Any) -> list[Any]:
     """The objects of all ranks, in their order; any object that can be pickled."""
     if count() == 1:
         return [here]
@@ -135,14 +135,14 @@ def _of_all(here: Any) -> list[Any]:
 
 def agree(problem: str | None) -> None:
     """Raise on all ranks the problem that any of them reports."""
-    for message in _of_all(problem):
+    for message in of_all(problem):
         if message is not None:
             raise InputError(message) if rank() == 0 else ElsewhereError(message)
 
 
-def check_same(**values: Any) -> None:
+def check_ranks_agree(**values: Any) -> None:
     """Raise unless these are the same on all ranks."""
-    everywhere = _of_all(values)
+    everywhere = of_all(values)
     for name, here in values.items():
         for other, there in enumerate(everywhere):
             if there[name] != everywhere[0][name]:
@@ -249,23 +249,19 @@ class AcrossRanks(nn.Module):
 
 def _of_all_ads(columns: Sequence[Tensor | None], offsets: Tensor | None) -> list[Tensor | None]:
     """Columns of ads, each ``(..., ads)`` or none, of all ranks one after the other, and the offsets; the first column
-    has the shape of all, and a gradient."""
-    there = [x for x in columns if x is not None]
-    logits, dtype = there[0], torch.float32
-    for column in there:
-        dtype = torch.promote_types(dtype, column.dtype)
-    ads, auctions = logits.shape[-1], -1 if offsets is None else len(offsets) - 1
-    brought = stacked(torch.tensor([ads, auctions], device=logits.device)).tolist()
-    sizes, counts = [size for size, _ in brought], [number for _, number in brought]
+    has a gradient."""
+    given = [x for x in columns if x is not None]
+    logits, ads, auctions = given[0], given[0].shape[-1], -1 if offsets is None else len(offsets) - 1
+    sizes, counts = stacked(torch.tensor([ads, auctions], device=logits.device)).T.tolist()
     if min(counts) < 0 <= max(counts):
         raise InputError("offsets must be given on all ranks or on none, found them on some")
-    stack = torch.stack([x.to(dtype).expand_as(logits) for x in there])
-    padded = gathered(F.pad(stack, (0, max(sizes) - ads)), alike=True)
-    together = torch.cat([part[..., :size] for part, size in zip(padded, sizes, strict=True)], dim=-1)
-    parts = iter([part.to(x.dtype) for part, x in zip(together, there, strict=True)])
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32  # in which losses compute
+    padded = F.pad(torch.stack([x.to(dtype) for x in given]), (0, max(sizes) - ads))
+    parts = zip(gathered(padded, alike=True), sizes, strict=True)
+    together = iter(torch.cat([part[..., :size] for part, size in parts], dim=-1))
     if offsets is not None:
         offsets = F.pad(concatenated(offsets.to(logits.device).diff(), counts).cumsum(0), (1, 0))
-    return [*(None if x is None else next(parts) for x in columns), offsets]
+    return [*(None if x is None else next(together) for x in columns), offsets]
 
 
 def average_gradients(parameters: Iterable[Tensor], rows: Sequence[Tensor]) -> None:

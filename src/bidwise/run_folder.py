@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -30,7 +29,10 @@ from bidwise.json_files import from_json, read_json, read_object, read_toml, to_
 from bidwise.urls import check_on_disk, shown_command
 
 BYTES_AT_ONCE = 2**24
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+WRITING = re.compile(  # in errors of numpy, torch and polars that could not write
+    rf"requested and \d+ written|failed writing file|transport error|os error ({'|'.join(map(str, _FULL))})\b"
+)
 CHECKSUMS = "checksums.json"
 LOCK = ".lock"  # in a folder that a run writes to: who that is
 
@@ -70,17 +72,14 @@ def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
             holder = ", " + " ".join(file.read_text(encoding="utf-8").split())[:200]
         found = f"found {place}, which is in use by another run{holder}; wait for it, or choose another {kind}"
         raise InputError(f"must be a {kind} that no other run writes to, {found}", "out") from None
-    native = isinstance(lock, FileLock)  # otherwise the system has no locks, and the content of the file is filelock's
     try:
-        if native:
-            since = time.strftime("%Y-%m-%d %H:%M:%S")
-            with suppress(OSError):  # a full disk is reported by the next file
-                file.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        with suppress(OSError):  # a full disk is reported by the next file
+            file.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
         yield
     finally:
-        with suppress(OSError):
-            if native:  # while it is locked: another process that has opened it notices that it is gone
-                file.unlink()
+        with suppress(OSError):  # while it is locked: another process that has opened it notices that it is gone
+            file.unlink()
         lock.release()
 
 
@@ -94,14 +93,11 @@ def named(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        number, text = getattr(error, "errno", None), str(error)
-        if words := re.search(r"\(os error (\d+)\)| requested and \d+ written", text):  # polars; numpy
-            number = int(words[1] or errno.ENOSPC)
-        elif "transport error" in text and path.parent.exists() and not shutil.disk_usage(path.parent).free:
-            number = errno.ENOSPC  # polars, at the end of a Parquet file
-        if number not in FULL or getattr(error, "filename", None) is not None:
+        full = getattr(error, "errno", None) in _FULL or WRITING.search(str(error))
+        if not full or getattr(error, "filename", None) is not None:
             raise
-        raise FullDisk(f"{path} could not be written: {os.strerror(number)}") from None
+        words = str(error).partition("\n")[0]
+        raise FullDisk(f"{path} could not be written; is the disk full? {words}") from None
 
 
 def take_room(path: Path) -> None:
@@ -200,10 +196,7 @@ def result_from_json(kind: type[R], data: Any, where: str = "result.json") -> R:
 def save(path: Path, value: Any) -> None:
     """Tensors, numbers and words in dictionaries and lists, whole or not at all."""
     with whole_file(path) as part, part.open("wb") as file:
-        try:
-            torch.save(value, file)
-        except RuntimeError as error:  # torch's word for a full disk
-            raise FullDisk(f"{path} could not be written; is the disk full? {str(error).splitlines()[0]}") from error
+        torch.save(value, file)
 
 
 def load(path: Path) -> Any:
@@ -251,14 +244,14 @@ def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
     folder = check_writable(out)
     text, path = to_toml(config), folder / "config.toml"
     if path.exists():
-        check_same(folder, read_toml(path), tomllib.loads(text))
+        check_same_run(folder, read_toml(path), tomllib.loads(text))
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return folder
 
 
-def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def check_same_run(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raise unless the run in a folder has this configuration."""
     differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
     if "experiment" in differing:
@@ -333,15 +326,13 @@ def _processor(device: torch.device) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the sources, with ``+`` if they were changed since; ``None`` outside of a checkout."""
-    here = Path(__file__).parent
+    """The commit of the sources, with ``+`` if the checkout has changes; ``None`` outside of a checkout."""
     tracked = ["ls-files", "--error-unmatch", "__init__.py"]  # fails if bidwise is installed inside another project
-    asked = (tracked, ["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
     try:
-        _, commit, changes = (
-            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout
-            for words in asked
-        )
+        for words in (tracked, ["describe", "--always", "--dirty=+", "--exclude=*"]):
+            run = subprocess.run(
+                ["git", *words], cwd=Path(__file__).parent, capture_output=True, timeout=10, check=True
+            )
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit.strip() + ("+" if changes.strip() else "")
+    return run.stdout.decode().strip()

@@ -149,11 +149,11 @@ class Auctions:
         """Ordered pairs of ads, the sum of squared sizes."""
         return self.count * self.size**2 if self.size is not None else int(self.sizes.square().sum())
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[_Rectangle]:
         """The auctions grouped by size and padded inside a group, as rectangular blocks of ads."""
         if self.size is not None:
             rows = torch.arange(self.ads, device=self.device).view(self.count, self.size)
-            yield Block(rows, None)
+            yield _Rectangle(rows, None)
             return
         sizes = self.sizes
         width = _padded_size(sizes)
@@ -165,7 +165,7 @@ class Auctions:
             column = torch.arange(m, device=self.device)
             filled = column < sizes[members, None]
             rows = self.offsets[members, None] + torch.where(filled, column, 0)
-            yield Block(rows, None if bool(filled.all()) else filled)
+            yield _Rectangle(rows, None if bool(filled.all()) else filled)
 
 
 def _common_size(offsets: Tensor) -> int | None:
@@ -178,7 +178,7 @@ def _common_size(offsets: Tensor) -> int | None:
 
 
 @dataclass(frozen=True)
-class Block:
+class _Rectangle:
     """Auctions of similar size as a rectangle: ``rows`` of shape ``(auctions, width)`` into the flat ads.
 
     ``filled`` marks the real ads; ``None`` if there is no padding. Padded places repeat the first ad.

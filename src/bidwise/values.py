@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
@@ -17,14 +17,14 @@ from bidwise.errors import InputError
 Floats = NDArray[np.float64]
 RARE, MISSING, FIRST = 0, 1, 2  # ids of every field: rare or unseen values, missing ones, the vocabulary from here on
 SLOTS = 32  # values of a list that count, at most: the first ones
-MISSING_WORDS = ("", "-", "NA", "N/A", "<NA>", "null", "NULL", "None", "nan", "NaN", "\\N")
+MISSING_WORDS = frozenset(("", "-", "NA", "N/A", "<NA>", "null", "NULL", "None", "nan", "NaN", "\\N"))
 BOOLEANS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}  # as other tools write them
 TRUTHS = {"true": 1.0, "false": 0.0}  # words that count as numbers
 SPACES = "".join(x for x in map(chr, range(0x3001)) if x.isspace() and x not in "\x1c\x1d\x1e\x1f")  # as polars has it
 NUMBER = re.compile(r"[0-9A-Za-z.+-]+")  # Python also reads 1_000 and digits of other scripts
 PLAIN = r"^[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"  # a number without leading zeros
 WHOLE = r"^\+?(-?(?:0|[1-9][0-9]*))(?:\.0*)?$"
-EXACT = 2.0**63  # whole numbers below it are written with all digits
+WHOLE_BELOW = 2.0**63  # whole numbers below it are written with all digits
 _PLAIN, _WHOLE = re.compile(PLAIN), re.compile(WHOLE)
 
 
@@ -35,8 +35,8 @@ class Vocabulary:
     [2, 3, 4, 2, 0, 1, 1, 1]
     """
 
-    def __init__(self, words: Sequence[str], spelling: str = "text", missing: Collection[str] = ()) -> None:
-        self.number, self.missing = spelling == "number", frozenset([*MISSING_WORDS, *missing])
+    def __init__(self, words: Sequence[str], spelling: str = "text") -> None:
+        self.number = spelling == "number"
         self.known = {word: FIRST + at for at, word in enumerate(words)}
 
     def ids(self, values: Sequence[Any]) -> list[int]:
@@ -45,26 +45,24 @@ class Vocabulary:
         return [known[x] if type(x) is str and x in known else self._other(x) for x in values]
 
     def _other(self, value: Any) -> int:
-        text = text_of(value, self.number, self.missing)
+        text = text_of(value, self.number)
         return MISSING if text is None else self.known.get(text, RARE)
 
 
-class Bag(Vocabulary):
+class ListVocabulary(Vocabulary):
     """Ids of the first ``slots`` values of lists, or of text with a ``separator`` between them, and 1 after the last.
 
-    >>> Bag(["a", "7"], slots=2, separator="|").ids([["a", None, 7, "a"], "b| a", [], None])
+    >>> ListVocabulary(["a", "7"], slots=2, separator="|").ids([["a", None, 7, "a"], "b| a", [], None])
     [[2, 0, 1, 1], [3, 2, 1, 1]]
     """
 
-    def __init__(
-        self, words: Sequence[str], spelling: str = "text", missing: Collection[str] = (), *, slots: int, separator: str
-    ) -> None:
-        super().__init__(words, spelling, missing)
+    def __init__(self, words: Sequence[str], spelling: str = "text", *, slots: int, separator: str) -> None:
+        super().__init__(words, spelling)
         self.slots, self.separator = slots, separator
 
     def ids(self, values: Sequence[Any]) -> list[Any]:
         """Of each slot, the id that every list has there."""
-        rows = [[x for x in super(Bag, self).ids(self._listed(value)) if x != MISSING] for value in values]
+        rows = [[x for x in super(ListVocabulary, self).ids(self._listed(value)) if x != MISSING] for value in values]
         return [[row[slot] if slot < len(row) else MISSING for row in rows] for slot in range(self.slots)]
 
     def _listed(self, value: Any) -> Sequence[Any]:
@@ -83,24 +81,25 @@ class Numbers:
     [2, 3, 4, 1, 1]
     """
 
-    def __init__(self, edges: Sequence[float], decimal: str = ".", missing: Collection[str] = ()) -> None:
-        self.edges, self.decimal = np.array(edges, dtype=np.float64), decimal
-        self.missing = missing_numbers(missing)
+    def __init__(self, edges: Sequence[float]) -> None:
+        self.edges = np.array(edges, dtype=np.float64)
         if self.edges.ndim != 1:
             raise ValueError(f"edges of shape {self.edges.shape}")
 
     def ids(self, values: Sequence[Any]) -> list[int]:
         """The id of every value."""
-        numbers = np.array([number_of(x, self.decimal) for x in values], dtype=np.float64)
+        numbers = np.array([number_of(x) for x in values], dtype=np.float64)
         ids = FIRST + np.searchsorted(self.edges, numbers)
-        gone = np.isnan(numbers) | np.isin(numbers, self.missing)
-        listed: list[int] = np.where(gone, MISSING, ids).tolist()
+        listed: list[int] = np.where(np.isnan(numbers), MISSING, ids).tolist()
         return listed
 
 
 class Combinations:
     """Ids of combinations of columns, from the ids of the columns: words, which are such ids as one number, count from
     2, and all others have 0. Bins of numbers are joined into ``groups`` of neighbours, if these are not 0.
+
+    Ids of a column are ``(rows,)``, of a bag ``(slots, rows)``: then each of its values is combined, and slots without
+    one have 1.
 
     >>> Combinations([7, 3], sizes=(2, 4), groups=(0, 0)).ids([np.array([1, 0, 1, 9]), np.array([3, 3, 2, 3])]).tolist()
     [2, 3, 0, 3]
@@ -112,31 +111,37 @@ class Combinations:
         self.known, self.sizes, self.groups = numbers[self.places], sizes, groups
 
     def keys(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """The ids of every row as one number; those that came later than the words are rare."""
-        keys = np.zeros(len(parts[0]), np.int64)
+        """The ids of every row as one number, -1 in slots without a value; ids that came later than the words are
+        rare."""
+        keys = np.zeros(1, np.int64)
         for part, size, groups in zip(parts, self.sizes, self.groups, strict=True):
             ids = np.where(part < size, part, RARE).astype(np.int64)
             if groups:
                 ids = np.where(ids < FIRST, ids, FIRST + (ids - FIRST) * groups // (size - FIRST))
             keys = keys * size + ids
+        for part in parts:
+            keys = np.where(part == MISSING, -1, keys) if part.ndim > 1 else keys
         return keys
 
     def ids(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
-        """The id of every row."""
+        """The id of every row, or of each of its slots."""
         keys = self.keys(parts)
-        if not len(self.known):
-            return np.full(len(keys), RARE, np.int32)
-        at = np.minimum(np.searchsorted(self.known, keys), len(self.known) - 1)
-        return np.where(self.known[at] == keys, FIRST + self.places[at], RARE).astype(np.int32)
+        found = np.where(keys < 0, MISSING, RARE)
+        if len(self.known):
+            at = np.minimum(np.searchsorted(self.known, keys), len(self.known) - 1)
+            found = np.where(self.known[at] == keys, FIRST + self.places[at], found)
+        return found.astype(np.int32)
 
 
-def check_names(needed: Iterable[str], columns: Iterable[str], table: str) -> None:
-    """Raise unless all columns that a model needs are there; an error names every one that is not."""
+def check_columns(wanted: Iterable[str], columns: Iterable[str], table: str) -> None:
+    """Raise unless a table has all columns; an error names every one that is missing, and suggests the nearest."""
     there = list(map(str, columns))
-    missing = [name for name in needed if name not in there]
+    missing = [name for name in wanted if name not in there]
     if missing:
         near = get_close_matches(missing[0], there, n=1)
-        hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
+        if any(name.replace(".", "", 1).isdigit() for name in there):
+            hint += "; is the first line no line of names? Use --no-header"
         raise InputError(f"{table} has no column {', '.join(map(repr, missing))}; {hint}")
 
 
@@ -145,7 +150,7 @@ def is_na(value: Any) -> bool:
     return type(value).__name__ == "NAType"
 
 
-def text_of(value: Any, number: bool = False, missing: Collection[str] = MISSING_WORDS) -> str | None:
+def text_of(value: Any, number: bool = False) -> str | None:
     """A value as vocabularies spell it, ``None`` if it is missing. Text is trimmed; with ``number`` text that is a
     number is spelled like the number.
 
@@ -169,7 +174,7 @@ def text_of(value: Any, number: bool = False, missing: Collection[str] = MISSING
         text = _float_text(_float(value))
     else:
         raise InputError(f"values must be text, numbers or booleans, found {type(value).__name__}")
-    return None if text in missing else text
+    return None if text in MISSING_WORDS else text
 
 
 def _number_text(text: str) -> str:
@@ -185,17 +190,17 @@ def _float(value: Any) -> float:
 
 def _float_text(value: float) -> str:
     """The shortest text of a number, as polars writes it: 7, 0.00001 and 1e-6."""
-    if math.isfinite(value) and value == round(value) and abs(value) < EXACT:
+    if math.isfinite(value) and value == round(value) and abs(value) < WHOLE_BELOW:
         return str(int(value))
     text = repr(value)
     return format(Decimal(text), "f") if text.endswith("e-05") else text.replace("e-0", "e-")
 
 
-def number_of(value: Any, decimal: str = ".") -> float:
+def number_of(value: Any) -> float:
     """A value as a number, NaN if it is missing or none.
 
-    >>> [number_of(value) for value in (3, " 2.5", "TRUE", None, "", "many")], number_of("2,5", ",")
-    ([3.0, 2.5, 1.0, nan, nan, nan], 2.5)
+    >>> [number_of(value) for value in (3, " 2.5", "TRUE", None, "", "many")]
+    [3.0, 2.5, 1.0, nan, nan, nan]
     """
     if type(value) is float:
         return value
@@ -204,15 +209,7 @@ def number_of(value: Any, decimal: str = ".") -> float:
     try:
         if isinstance(value, str):
             text = value.strip(SPACES)
-            if decimal != ".":
-                text = text.replace(decimal, ".")
             return float(text) if NUMBER.fullmatch(text) else math.nan
         return _float(value) if isinstance(value, np.floating | Decimal) else float(value)
     except (TypeError, ValueError):
         return TRUTHS.get(text.lower(), math.nan) if isinstance(value, str) else math.nan
-
-
-def missing_numbers(missing: Collection[str]) -> Floats:
-    """The numbers among words that mean missing, such as -1."""
-    numbers = np.array([number_of(word) for word in missing], dtype=np.float64)
-    return numbers[~np.isnan(numbers)]

@@ -15,7 +15,7 @@ CHUNK, SHARED_TAIL = criteo_world.CHUNK, criteo_world.SHARED_TAIL
 
 def chunk_of(seed, number, rows, world=SHARED_TAIL):
     """A chunk of the text with ``integers`` (ads, 13), ``categories`` (ads, 26) and ``missing`` (ads, 39)."""
-    found = criteo_text.chunk_of(seed, number, rows, world)
+    found = criteo_world.Sample(*(column.numpy() for column in criteo_text.chunk_of(seed, number, rows, world)))
     return SimpleNamespace(
         clicks=found.clicks.astype(np.uint8),
         integers=found.values[:13].T,
@@ -30,7 +30,8 @@ def chunks(rows, seed=0, world=SHARED_TAIL):
 
 
 def true_ctr(integers, categories, missing, world=SHARED_TAIL, time=0.0):
-    return criteo_world.true_ctr(np.concatenate([integers, categories], axis=1).T, missing.T, world, time)
+    values = np.concatenate([integers, categories], axis=1).T
+    return criteo_world.true_ctr(torch.from_numpy(values), torch.from_numpy(missing.T), world, time).numpy()
 
 
 def drawn_on_cpu(seed, rows, world=SHARED_TAIL):

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from paper_helpers import chunks, true_ctr
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
@@ -187,7 +188,8 @@ def test_large_vocabularies_go_on_beyond_any_file(ads):
     more = len(np.unique(together(2 * CHUNK, 1)[2][:, 2]))
     assert seen[2] > 15_000
     assert more > 1.5 * seen[2]
-    assert Category(10**7, 1.1, 0).drawn(np.array([0.0, 1 - 2.0**-53]), np).tolist() == pytest.approx([0, 10**7], abs=2)
+    ends = Category(10**7, 1.1, 0).drawn(torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64))
+    assert ends.tolist() == pytest.approx([0, 10**7], abs=2)
 
 
 def test_columns_are_correlated(ads):

@@ -87,17 +87,6 @@ def test_the_ctr_of_every_world_is_its_formula(name, world_seed):
 
 
 @pytest.mark.parametrize("name", CRITEO_WORLDS)
-def test_text_and_device_agree_on_the_ctr(name):
-    drawn = drawn_on_cpu(1, 5_000)
-    time = torch.arange(5_000, dtype=torch.float64) / 5_000
-    found = criteo_world.true_ctr(drawn.values, drawn.missing, CRITEO_WORLDS[name], time)
-    columns = drawn.values.numpy(), drawn.missing.numpy()
-    expected = criteo_world.true_ctr(*columns, CRITEO_WORLDS[name], time.numpy())
-    assert found.dtype == torch.float32
-    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", CRITEO_WORLDS)
 def test_click_rates_are_as_named_also_where_effects_are_drawn_anew(name):
     for world in (world_of(name), world_of(name, 3)):
         chunk = chunk_of(4, 0, CHUNK, world)
@@ -198,7 +187,7 @@ def test_drift_knows_where_in_the_file_an_ad_is():
         full = chunk_of(1, start // CHUNK, rows, clear)
         time = (start + np.arange(len(chunk.ctr))) / rows
         assert np.array_equal(true_ctr(full.integers, full.categories, full.missing, clear, time), chunk.ctr)
-    ads = simulated_ads(40_000, world="drift", split=(1, 1, 1))
+    ads = simulated_ads(40_000, world="drift")
     drawn = drawn_on_cpu(0, 40_000)
     end = torch.ones(40_000, dtype=torch.float64)
     at_the_end = criteo_world.true_ctr(drawn.values, drawn.missing, DRIFT, end)[-len(ads.test) :]

@@ -13,7 +13,7 @@ from bidwise.auctions.outcome import highest, run_auction
 from bidwise.checks import check_between, check_bids
 
 
-class Rules(TypedDict, total=False):
+class _Rules(TypedDict, total=False):
     """Options of :func:`run_auction` but the pricing, which welfare does not depend on."""
 
     slots: Sequence[float]
@@ -21,7 +21,7 @@ class Rules(TypedDict, total=False):
     squash: float
 
 
-class PricedRules(Rules, total=False):
+class PricedRules(_Rules, total=False):
     """All options of :func:`run_auction`."""
 
     pricing: str
@@ -79,7 +79,7 @@ def optimal_welfare(
 
 
 def regret(
-    ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[Rules]
+    ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[_Rules]
 ) -> Tensor:
     """Optimal welfare - :func:`welfare`: the loss of every auction due to the prediction and its rules.
 

@@ -168,7 +168,7 @@ def run_auction(
     alpha = slot_multipliers(slots).to(ctr.device)
     auctions = auctions_of(ctr, offsets)
 
-    quality = power(ctr, squash)
+    quality = quality_of(ctr, squash)
     score = bids * quality
     if reserve > 0:
         score.masked_fill_(bids < reserve, -torch.inf)
@@ -204,7 +204,7 @@ def _take(numbers: Tensor, winners: Tensor) -> Tensor:
     return numbers[winners.clamp(min=0)]
 
 
-def power(ctr: Tensor, squash: float) -> Tensor:
+def quality_of(ctr: Tensor, squash: float) -> Tensor:
     """ctr^squash, equal for equal CTRs."""
     if squash == 1:
         return ctr

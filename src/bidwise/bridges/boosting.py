@@ -6,7 +6,7 @@ Neither library is imported here: both call the given function with the scores o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from torch import nn
 from bidwise.auctions import ad_numbers, auctions_of, welfare
 from bidwise.checks import InputError, check_between, check_bids, check_whole, warn_of_ctr
 from bidwise.evaluation.pooled import pooled_welfare
+from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, needs_teacher, single_loss
 from bidwise.values import Floats
 
-LEAST = 1e-16  # curvature of an ad with a CTR of 0 or 1 in floating point
+_LEAST = 1e-16  # curvature of an ad with a CTR of 0 or 1 in floating point
 
 
 def welfare_objective(
@@ -63,15 +64,14 @@ def welfare_objective(
     if isinstance(chosen, WelfareLoss):
         chosen = chosen.with_options(**options)
     worth, bounds = _columns(bids, auctions)
-    taught = None if teacher is None else ad_numbers("teacher", teacher, like=worth).numpy()
+    taught = None if teacher is None else ad_numbers("teacher", teacher, like=worth)
     if taught is not None:
-        check_between("teacher", torch.from_numpy(taught), 0, 1)
+        check_between("teacher", taught, 0, 1)
     elif needs_teacher(chosen):
         raise InputError(f"must be given for {loss!r}, found None", argument="teacher")
-    in_units = worth.numpy()
     if isinstance(chosen, WelfareLoss):
-        in_units = in_units / (in_units.mean() if isinstance(chosen.unit, str) else chosen.unit)
-    return WelfareObjective(chosen, in_units, bounds, taught, _logit(start))
+        worth = worth / (worth.mean() if isinstance(chosen.unit, str) else chosen.unit)
+    return WelfareObjective(chosen, worth.numpy(), bounds, None if taught is None else taught.numpy(), _logit(start))
 
 
 def welfare_metric(
@@ -114,7 +114,12 @@ def boosted_ctr(scores: ArrayLike, start: float = 0.5) -> Floats:
     >>> boosted_ctr([0.0, 1.0], start=0.2).round(3)
     array([0.2  , 0.405])
     """
-    return sigmoid(np.asarray(scores, dtype=np.float64) + _logit(start))
+    return _ctr(np.asarray(scores, dtype=np.float64) + _logit(start))
+
+
+def _ctr(logits: Floats) -> Floats:
+    ctr: Floats = ctr_of(torch.from_numpy(logits)).numpy()
+    return ctr
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +131,6 @@ class WelfareObjective:
     offsets: NDArray[np.int64] | None
     teacher: Floats | None
     start: float  # the logit of score 0
-    _seen: dict[str, Any] = field(default_factory=dict, repr=False)  # the labels seen last, and their stakes
 
     def __call__(self, first: Any, second: Any, sample_weight: ArrayLike | None = None) -> tuple[Floats, Floats]:
         """Scores and a Dataset or DMatrix, or clicks and scores as the wrappers for scikit-learn pass them."""
@@ -134,7 +138,7 @@ class WelfareObjective:
         rows.check("welfare_objective", self.bids, self.offsets)
         check_between("label", torch.from_numpy(rows.clicks), 0, 1)
         logits, labels = rows.scores + self.start, rows.clicks
-        ctr, mass = sigmoid(logits), np.ones_like(logits) if rows.weights is None else rows.weights
+        ctr, mass = _ctr(logits), np.ones_like(logits) if rows.weights is None else rows.weights
         if isinstance(loss, WelfareLoss):
             mass = mass * loss.lam
         else:
@@ -143,25 +147,22 @@ class WelfareObjective:
                 labels = self.teacher
         gradient, curvature = mass * (ctr - labels), mass * ctr * (1 - ctr)
         if isinstance(loss, WelfareLoss):
-            slope = self._rank_slope(loss, logits, rows.clicks, rows.weights)
-            stakes = self._stakes(loss, rows.clicks, rows.weights)
-            gradient, curvature = gradient + slope, curvature + self._rank_curvature(loss, slope, ctr, stakes)
-        return gradient, np.maximum(curvature, LEAST)
+            slope = self._rank_slope(loss, logits, rows)
+            gradient, curvature = gradient + slope, curvature + self._rank_curvature(loss, slope, ctr, rows)
+        return gradient, np.maximum(curvature, _LEAST)
 
-    def _rank_slope(self, loss: WelfareLoss, logits: Floats, clicks: Floats, weights: Floats | None) -> Floats:
+    def _rank_slope(self, loss: WelfareLoss, logits: Floats, rows: _Rows) -> Floats:
         """Derivative of the rank term for every logit, in float32."""
-
-        def tensor(x: Floats | None) -> Any:
-            return None if x is None else torch.from_numpy(x).float()
-
-        z = tensor(logits).requires_grad_()
+        columns = (logits, rows.clicks, self.bids, self.teacher, rows.weights)
+        z, clicks, bids, teacher, weights = (None if x is None else torch.from_numpy(x).float() for x in columns)
+        assert z is not None
+        z.requires_grad_()
         offsets = None if self.offsets is None else torch.from_numpy(self.offsets)
         rank = loss.with_options(lam=0.0, unit=1.0, validate=False)
-        total = rank(z, tensor(clicks), tensor(self.bids), offsets, tensor(self.teacher), tensor(weights))
-        slope: Floats = torch.autograd.grad(total, z)[0].double().numpy()
+        slope: Floats = torch.autograd.grad(rank(z, clicks, bids, offsets, teacher, weights), z)[0].double().numpy()
         return slope * len(slope) if loss.options.reduction == "mean" else slope
 
-    def _rank_curvature(self, loss: WelfareLoss, slope: Floats, ctr: Floats, stakes: tuple[Floats, Floats]) -> Floats:
+    def _rank_curvature(self, loss: WelfareLoss, slope: Floats, ctr: Floats, rows: _Rows) -> Floats:
         """A curvature no less than the second derivative of the rank term for each score, and above 0.
 
         With eCPM s = b f and s' = ds/dz = b f (1 - f), pairs in which an ad is j push it down by P, those in which it
@@ -182,7 +183,7 @@ class WelfareObjective:
         if options.surrogate == "indicator":
             return np.zeros_like(ctr)
         ecpm_slope = self.bids * ctr * (1 - ctr)
-        most_up, most_down = (options.sigma * ecpm_slope * stake for stake in stakes)
+        most_up, most_down = (options.sigma * ecpm_slope * stake for stake in self._stakes(loss, rows))
         pulled, pushed = np.maximum(-slope, 0), np.maximum(slope, 0)
         both = np.maximum(np.minimum(most_up - pulled, most_down - pushed), 0)
         pulled, pushed = pulled + both, pushed + both
@@ -192,25 +193,21 @@ class WelfareObjective:
             curvature = curvature + options.sigma * ecpm_slope * bend
         return curvature
 
-    def _stakes(self, loss: WelfareLoss, clicks: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
-        """Both halves of the stake of every ad, as much as the reduction lets them count; the same in every round."""
-        seen, options, ads = self._seen, loss.options, len(self.bids)
-        if not seen or not _same(seen["clicks"], clicks) or not _same(seen["weights"], weights):
-            offsets = np.array([0, ads]) if self.offsets is None else self.offsets
-            labels = clicks if options.value == "clicks" or self.teacher is None else self.teacher
-            sizes = np.diff(offsets)
-            share = np.ones(len(sizes))
-            if weights is not None:  # of an auction, the mean of its ads
-                share = np.diff(np.concatenate([[0.0], np.cumsum(weights)])[offsets]) / np.maximum(sizes, 1)
-            if options.pair_mean:
-                share = share / np.maximum(sizes, 1) ** 2
-            if options.reduction == "mean":
-                share = share * ads / max(len(sizes), 1)
-            stakes = (np.repeat(share, sizes) * x for x in stakes_of(self.bids * labels, offsets, options.gap))
-            kept = None if weights is None else weights.copy()  # the caller may reuse its array
-            seen.update(clicks=clicks.copy(), weights=kept, stakes=tuple(stakes))
-        found: tuple[Floats, Floats] = seen["stakes"]
-        return found
+    def _stakes(self, loss: WelfareLoss, rows: _Rows) -> tuple[Floats, Floats]:
+        """Both halves of the stake of every ad, as much as the reduction lets them count."""
+        options, ads = loss.options, len(self.bids)
+        offsets = np.array([0, ads]) if self.offsets is None else self.offsets
+        labels = rows.clicks if options.value == "clicks" or self.teacher is None else self.teacher
+        sizes = np.diff(offsets)
+        share = np.ones(len(sizes))
+        if rows.weights is not None:  # of an auction, the mean of its ads
+            share = np.diff(np.concatenate([[0.0], np.cumsum(rows.weights)])[offsets]) / np.maximum(sizes, 1)
+        if options.pair_mean:
+            share = share / np.maximum(sizes, 1) ** 2
+        if options.reduction == "mean":
+            share = share * ads / max(len(sizes), 1)
+        up, down = stakes_of(self.bids * labels, offsets, options.gap)
+        return np.repeat(share, sizes) * up, np.repeat(share, sizes) * down
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +226,7 @@ class WelfareMetric:
         """Predictions and a Dataset or DMatrix, or clicks and predictions; weights do not count."""
         rows = _Rows.of(first, second, sample_weight)
         rows.check("welfare_metric", self.bids, self.offsets)
-        ctr = rows.scores if self.start is None else sigmoid(rows.scores + self.start)
+        ctr = rows.scores if self.start is None else _ctr(rows.scores + self.start)
         if self.start is None and not (ctr.min(initial=0) >= 0 and ctr.max(initial=0) <= 1):
             raise InputError("must be True if predictions are scores: some are outside [0, 1]", argument="raw")
         if self.start is not None:
@@ -317,12 +314,3 @@ def stakes_of(value: Floats, offsets: NDArray[np.int64], gap: str) -> tuple[Floa
     up, down = np.empty(len(value)), np.empty(len(value))
     up[order], down[order] = np.maximum(below, 0), np.maximum(above, 0)  # rounding may leave a negative number
     return up, down
-
-
-def sigmoid(x: Floats) -> Floats:
-    """1 / (1 + e^-x) without overflow."""
-    return np.exp(-np.logaddexp(0, -x))
-
-
-def _same(a: Floats | None, b: Floats | None) -> bool:
-    return a is b if a is None or b is None else np.array_equal(a, b)

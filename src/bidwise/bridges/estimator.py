@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from bidwise.auctions import welfare
-from bidwise.checks import InputError, check_name
+from bidwise.checks import InputError, check_bids, check_name
 from bidwise.data.ad_table import auction_ids
 from bidwise.data.ads import Ads
 from bidwise.data.columns import Encoder, least_count
@@ -21,7 +20,6 @@ from bidwise.data.kinds import Facts
 from bidwise.data.table_files import Block, open_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
-from bidwise.models.bags import Values
 from bidwise.study.search import budget, searched
 from bidwise.study.served import Served, trained
 from bidwise.table.config import Config, resolved
@@ -49,13 +47,13 @@ except ImportError as error:
         "bidwise.CTRClassifier and bidwise.welfare_scorer need scikit-learn 1.6 or later; pip install scikit-learn"
     ) from error
 
-RECIPES = ("auto", "ensemble", *LOSSES)
+_RECIPES = ("auto", "ensemble", *LOSSES)
 WITHOUT_BIDS = ("log_loss", "distilled")  # losses
 OF_SEVERAL = ("auto", "ensemble", "distilled")  # several models; other names are losses of one
 OF_MODEL = ("embedding", "hidden", "dropout", "cross")
 OF_TRAINING = ("lam", "members", "epochs", "batch_size", "learning_rate", "l2")
-LEAST = 10  # clicks, and other ads, that validation rows need
-BLOCK = 65_536  # rows that are predicted at once
+_LEAST = 10  # clicks, and other ads, that validation rows need
+_BLOCK = 65_536  # rows that are predicted at once
 
 
 class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -152,7 +150,8 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"must be given for {self.recipe!r}, a loss of welfare, found None", argument="bid")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         frame = self._frame(X, y, reset=True)
-        clicks, weights = self._clicks(y), None
+        clicks, bids, weights = self._clicks(y), _bids_of(bid, len(frame)), None
+        auctions = _auctions_of(auction, len(frame))
         rows = np.arange(len(frame))
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
@@ -160,19 +159,25 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weights = None if (weights[rows] == weights[rows][0]).all() else weights / weights[rows].mean()
         if len({*clicks[rows]}) < 2:
             raise InputError(f"y must have two classes, found one class in {len(rows)} rows (n_samples = {len(rows)})")
-        known = LoggedRows(frame, clicks, _bids_of(bid, len(frame)), _auctions_of(auction, len(frame)), weights)
-        train, valid = known.split(rows, self.validation_fraction, seed)
+
+        def ads(part: NDArray[Any]) -> Ads:
+            features = torch.from_numpy(self.encoder_.encode(frame[part]).ids)
+            bounds = None if auctions is None else offsets(auctions[part])
+            more = {} if weights is None else {"weights": weights[part]}
+            return Ads.of(features, clicks[part], bids[part], offsets=bounds, **more)
+
+        train, valid = _split(rows, clicks, auctions, self.validation_fraction, seed)
         facts = Facts.of(open_table(frame, name="X"))
         columns = facts.columns([], numeric=self.numeric, categorical=self.categorical)
         self.columns_ = {column.name: f"{column.use}: {column.reason}" for column in columns}
-        self.encoder_ = Encoder.fit(frame[train], columns, min_count=least_count(len(train)), bins=self.bins)
+        least = least_count(len(train))
+        self.encoder_ = Encoder.fit(frame[train], columns, min_count=least, bins=self.bins)
         plain = len(self.encoder_.names)
         if valid is not None and combines(config):
-            learned, judged = (Rows.of(known.ads(self.encoder_, part)) for part in (train, valid))
-            self.encoder_ = with_crosses(self.encoder_, learned, judged, least_count(len(train)))
+            self.encoder_ = with_crosses(self.encoder_, Rows.of(ads(train)), Rows.of(ads(valid)), least)
         cardinalities = [field.cardinality for field in self.encoder_.fields]
-        ads = known.ads(self.encoder_, train), None if valid is None else known.ads(self.encoder_, valid)
-        served = _served(config, *ads, cardinalities, seed=seed, device=self.device, plain=plain)
+        known = {"cardinalities": cardinalities, "plain": plain, "seed": seed, "device": self.device}
+        served = _served(config, ads(train), None if valid is None else ads(valid), metric="log_loss", **known)
         self.about_: dict[str, Any] = {
             "members": [vars(member) for member in members_of(served.recipe, len(cardinalities), plain)],
             "cardinalities": cardinalities,
@@ -185,7 +190,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         features = torch.from_numpy(self.encoder_.encode(self._frame(X, reset=False)).ids)
         with torch.inference_mode():
-            blocks = [self.model_(block) for block in torch.split(features, BLOCK)]
+            blocks = [self.model_(block) for block in torch.split(features, _BLOCK)]
         return np.asarray(torch.cat(blocks))
 
     def predict_proba(self, X: Any) -> Floats:
@@ -225,7 +230,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _config(self) -> Config:
         """The same settings as in ``bidwise train``, which checks them."""
-        check_name("recipe", self.recipe, RECIPES)
+        check_name("recipe", self.recipe, _RECIPES)
         named: dict[str, Any] = {"train.recipe" if self.recipe in OF_SEVERAL else "train.loss": self.recipe}
         named |= {"model.name": self.model or (None if self.recipe == "auto" else "deepfm")}
         named |= {f"model.{name}": getattr(self, name) for name in OF_MODEL}
@@ -258,58 +263,33 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return clicked.astype(np.float64)
 
 
-def _served(
-    config: Config,
-    ads: Ads,
-    valid: Ads | None,
-    cardinalities: Sequence[Values],
-    *,
-    seed: int,
-    device: str,
-    plain: int,
-) -> Served:
+def _served(config: Config, ads: Ads, valid: Ads | None, **options: Any) -> Served:
     """The model that a recipe leads to: teachers are trained before it, and ``auto`` tries several settings."""
     tried = candidates(config, len(ads))
-    options: dict[str, Any] = {"seed": seed, "device": device, "metric": "log_loss", "plain": plain}
     if config.train.recipe == "auto":  # with too few validation rows to choose by, the first setting
         if valid is None:
-            return trained(tried[0], ads, None, cardinalities, **options)
-        return searched(tried, ads, valid, cardinalities, limit=budget(len(ads), plain), **options)[1][0]
+            return trained(tried[0], ads, None, **options)
+        return searched(tried, ads, valid, limit=budget(len(ads), options["plain"]), **options)[1][0]
     models: dict[str, Served] = {}
     for name, recipe in recipes(config, tried[0], len(ads)).items():
         teacher = None if recipe.teacher is None else models[recipe.teacher].model
-        models[name] = trained(recipe, ads, valid, cardinalities, teacher=teacher, **options)
+        models[name] = trained(recipe, ads, valid, teacher=teacher, **options)
     return models[config.train.name]
 
 
-@dataclass(frozen=True)
-class LoggedRows:
-    """The columns of every row."""
-
-    frame: pl.DataFrame
-    clicks: Floats
-    bids: Floats
-    auctions: NDArray[np.int64] | None
-    weights: Floats | None
-
-    def split(self, rows: NDArray[Any], share: float, seed: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Rows to train on and to validate by, whole auctions; no validation rows if they would be too few."""
-        groups = rows if self.auctions is None else self.auctions[rows]
-        order = np.argsort(groups, kind="stable")
-        rows, which = rows[order], np.unique(groups)
-        some = np.random.default_rng(seed).permutation(which)[: round(share * len(which))]
-        held_out = np.isin(groups[order], some)
-        clicks, left = self.clicks[rows[held_out]], self.clicks[rows[~held_out]]
-        if min(clicks.sum(), (1 - clicks).sum()) < LEAST or not 0 < left.sum() < len(left):
-            return rows, None
-        return rows[~held_out], rows[held_out]
-
-    def ads(self, encoder: Encoder, rows: NDArray[Any]) -> Ads:
-        """Some rows, with the rows of an auction adjacent."""
-        more = {} if self.weights is None else {"weights": self.weights[rows]}
-        features = torch.from_numpy(encoder.encode(self.frame[rows]).ids)
-        bounds = None if self.auctions is None else offsets(self.auctions[rows])
-        return Ads.of(features, self.clicks[rows], self.bids[rows], offsets=bounds, **more)
+def _split(
+    rows: NDArray[Any], clicks: Floats, auctions: NDArray[np.int64] | None, share: float, seed: int
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Rows to train on and to validate by, whole auctions; no validation rows if they would be too few."""
+    groups = rows if auctions is None else auctions[rows]
+    order = np.argsort(groups, kind="stable")
+    rows, which = rows[order], np.unique(groups)
+    some = np.random.default_rng(seed).permutation(which)[: round(share * len(which))]
+    held_out = np.isin(groups[order], some)
+    tested, left = clicks[rows[held_out]], clicks[rows[~held_out]]
+    if min(tested.sum(), (1 - tested).sum()) < _LEAST or not 0 < left.sum() < len(left):
+        return rows, None
+    return rows[~held_out], rows[held_out]
 
 
 def _with_parts_of_dates(frame: pl.DataFrame) -> pl.DataFrame:
@@ -332,9 +312,7 @@ def _bids_of(bid: Any, rows: int) -> Floats:
     bids = np.ones(rows) if bid is None else np.array(bid, dtype=np.float64)
     if bids.shape != (rows,):
         raise InputError(f"must be one number for each of the {rows:,} rows, found shape {bids.shape}", argument="bid")
-    if not (np.isfinite(bids) & (bids > 0)).all():
-        row = int(np.argmin(np.isfinite(bids) & (bids > 0)))
-        raise InputError(f"must be finite and above 0, found {bids[row]:g} at row {row}", argument="bid")
+    check_bids(torch.from_numpy(bids), "bid")
     bids = np.minimum(bids, CAP * np.median(bids))
     return np.asarray(bids / bids.mean())
 

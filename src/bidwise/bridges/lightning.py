@@ -20,7 +20,7 @@ try:
 except ImportError:
     raise ImportError("bidwise.WelfareCallback needs Lightning: pip install lightning") from None
 
-SHOWN = ("welfare", "revenue", "auc", "log_loss", "calibration_error", "predicted_over_observed")
+_SHOWN = ("welfare", "revenue", "auc", "log_loss", "calibration_error", "predicted_over_observed")
 
 
 class WelfareCallback(Callback):  # type: ignore[misc]
@@ -58,11 +58,7 @@ class WelfareCallback(Callback):  # type: ignore[misc]
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Evaluate the validation ads of all ranks, before other callbacks look at the logged numbers."""
-        gathered: list[Any] = [self._parts]
-        if distributed.several():
-            gathered = [None] * distributed.count()
-            torch.distributed.all_gather_object(gathered, self._parts)
-        parts, self._parts = [part for rank in gathered for part in rank], []
+        parts, self._parts = [part for rank in distributed.of_all(self._parts) for part in rank], []
         if trainer.sanity_checking or not parts:
             return
         before = 0
@@ -75,7 +71,7 @@ class WelfareCallback(Callback):  # type: ignore[misc]
         models = ["baseline", "model"] if "baseline" in table else ["model"]
         auctions: Any = {"auction_size": self.auction_size} if self.auction_size else {"auction": "auction"}
         self.evaluation = evaluate(table, ctr=models, click="clicks", bid="bids", **auctions, **self.options)
-        logged = {name: getattr(self.evaluation.models["model"], name) for name in SHOWN}
+        logged = {name: getattr(self.evaluation.models["model"], name) for name in _SHOWN}
         if len(models) == 2:
             (welfare,) = self.evaluation.of_metric("welfare")
             logged |= {f"welfare_{name}": getattr(welfare, name) for name in ("difference", "ci_low", "ci_high")}

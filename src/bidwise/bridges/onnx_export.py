@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import bidwise
-from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, pair_checksum
+from bidwise.bridges.scoring import INPUT, OUTPUT, SCORER_FORMAT, SCORER_VERSION, Scorer, pair_checksum
 from bidwise.checks import InputError
 from bidwise.data.columns import Bag, Categorical, Encoder
 from bidwise.models.bags import values_and_slots
@@ -25,8 +25,8 @@ from bidwise.urls import check_on_disk
 
 PARITY = 1e-5  # the most that a CTR may differ from torch's
 RELATIVE = 1e-3  # of it, if it is small
-LARGEST = 2**31 - 2**20  # bytes of an ONNX file
-ROWS = 1000
+_LARGEST = 2**31 - 2**20  # bytes of an ONNX file
+_ROWS = 1000
 DEPRECATED = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # of torch, to itself
 
 
@@ -45,7 +45,7 @@ class _Served(nn.Module):
         self.network = network
 
     def forward(self, ids: Tensor) -> Tensor:
-        return torch.sigmoid(self.network(ids))
+        return torch.sigmoid(self.network(ids).double()).float()  # that of float32 ends at 1e-8 in onnxruntime
 
 
 def export_onnx(run: str | Path, out: str | Path) -> Exported:
@@ -67,7 +67,7 @@ def export_onnx(run: str | Path, out: str | Path) -> Exported:
         raise InputError(f"must be a file that ends in .onnx, found {path.name!r}", argument="out")
     model = load(run)
     size = sum(x.numel() * x.element_size() for x in model.network.state_dict().values())
-    if size > LARGEST:
+    if size > _LARGEST:
         raise InputError(f"{model.run} must have weights below 2 GB, the limit of an ONNX file, found {size / 1e9:.1f}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path.with_suffix(".json")) as encoder, whole_file(path) as graph:
@@ -109,8 +109,8 @@ def _graph(model: Model) -> Any:
 def _description(model: Model) -> dict[str, Any]:
     """The JSON next to the graph; docs/guides/serving.md explains it."""
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": SCORER_FORMAT,
+        "version": SCORER_VERSION,
         "bidwise": bidwise.__version__,
         "model": {
             "recipe": model.about.recipe,
@@ -125,7 +125,7 @@ def _difference(model: Model, scorer: Scorer) -> float:
     """The largest difference from torch's CTR; raises if it is too large."""
     random = np.random.default_rng(0)
     sizes = np.repeat(*map(np.array, values_and_slots(model.about.cardinalities)))
-    ids = random.integers(0, sizes, (ROWS, len(sizes)))
+    ids = random.integers(0, sizes, (_ROWS, len(sizes)))
     ids[0], ids[1], ids[2] = 0, np.minimum(1, sizes - 1), sizes - 1  # all rare, all missing, all the last
     rows = _rows(model.encoder, random)
     pairs = [(scorer.ctr(part), model.ctr(part)) for part in (ids, ids[:1])]
@@ -145,16 +145,16 @@ def _rows(encoder: Encoder, random: np.random.Generator) -> dict[str, list[Any]]
     """Rows of values as tables have them: frequent ones more often, unseen and missing ones too."""
     rows: dict[str, list[Any]] = {}
     for column in encoder.plain.columns:
-        skewed: NDArray[np.float64] = random.random(ROWS) ** 3
+        skewed: NDArray[np.float64] = random.random(_ROWS) ** 3
         if isinstance(column, Categorical):
             known: list[Any] = [*column.vocabulary, "never seen"]
             rows[column.name] = [known[int(x * len(known))] for x in skewed]
             if isinstance(column, Bag):  # lists of all lengths
-                names, many = rows[column.name], random.integers(0, column.slots + 2, ROWS)
+                names, many = rows[column.name], random.integers(0, column.slots + 2, _ROWS)
                 rows[column.name] = [names[at : at + count] for at, count in enumerate(many)]
         else:
             edges = [*column.edges, 0.0]
             rows[column.name] = [edges[int(x * len(edges))] * (1 + 0.01 * int(9 * x)) for x in skewed]
-        for at in random.integers(0, ROWS, ROWS // 20):
+        for at in random.integers(0, _ROWS, _ROWS // 20):
             rows[column.name][at] = None
     return rows

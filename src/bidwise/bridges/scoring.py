@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 from bidwise.json_files import read_object
-from bidwise.values import SLOTS, Bag, Combinations, Numbers, Vocabulary, check_names
+from bidwise.values import SLOTS, Combinations, ListVocabulary, Numbers, Vocabulary, check_columns
 
-FORMAT = "bidwise scorer"
-VERSION = 3
+SCORER_FORMAT = "bidwise scorer"
+SCORER_VERSION = 4
 INPUT, OUTPUT = "ids", "ctr"
-AT_ONCE = 4096  # ads
+_AT_ONCE = 4096  # ads
 
 
 class Scorer:
@@ -59,28 +59,28 @@ class Scorer:
 
     def encode(self, columns: Mapping[str, Any]) -> NDArray[np.int64]:
         """Ids of ads, ``(ads, columns)``."""
-        check_names(self.columns, columns, "the mapping")
+        check_columns(self.columns, columns, "the mapping")
         ids: list[list[int]] = []
-        lengths, starts = {}, []
+        lengths, places = {}, []
         for name, column in self.columns.items():
-            starts.append(len(ids))
-            bag = isinstance(column, Bag)
+            bag = isinstance(column, ListVocabulary)
             try:
                 found: Any = column.ids(_listed(columns[name], bag))
             except InputError as error:
                 raise InputError(f"column {name!r}: {error}") from None
+            places.append(slice(len(ids), len(ids) + len(found)) if bag and len(found) > 1 else len(ids))
             ids += found if bag else [found]
             lengths[name] = len(ids[-1])
         if len({*lengths.values()}) > 1:
             words = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise InputError(f"columns must be of one length, found {words}")
         plain = np.array(ids, dtype=np.int64)
-        crossed = [table.ids([plain[starts[at]] for at in of]) for of, table in self.crosses]
-        return np.stack([*plain, *crossed], axis=1)
+        crossed = [table.ids([plain[places[at]] for at in of]) for of, table in self.crosses]
+        return np.vstack([plain, *crossed]).T
 
     def ctr(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The CTR of ads that are ids already."""
-        blocks = [np.ascontiguousarray(ids[at : at + AT_ONCE]) for at in range(0, len(ids), AT_ONCE)]
+        blocks = [np.ascontiguousarray(ids[at : at + _AT_ONCE]) for at in range(0, len(ids), _AT_ONCE)]
         with self._runs():
             scores = [self.session.run([OUTPUT], {INPUT: block})[0].reshape(len(block)) for block in blocks]
             ctr = np.concatenate([np.zeros(0), *scores], dtype=np.float64)
@@ -107,13 +107,13 @@ def pair_checksum(file: Path, encoder: Path) -> str:
 
 def _ids(column: Mapping[str, Any]) -> Vocabulary | Numbers:
     if column["kind"] == "numeric":
-        return Numbers(column["edges"], column["decimal"], column["missing"])
-    words = column["vocabulary"], column["spelling"], column["missing"]
+        return Numbers(column["edges"])
+    words = column["vocabulary"], column["spelling"]
     if column["kind"] == "categorical":
         return Vocabulary(*words)
     if not column["separator"] or not 0 < column["slots"] <= SLOTS:
         raise ValueError(f"slots and separator {column['slots']}, {column['separator']!r}")
-    return Bag(*words, slots=column["slots"], separator=column["separator"])
+    return ListVocabulary(*words, slots=column["slots"], separator=column["separator"])
 
 
 def _cross(column: Mapping[str, Any], names: list[str]) -> tuple[list[int], Combinations]:
@@ -141,8 +141,10 @@ def _described(file: Path, encoder: Path) -> dict[str, Any]:
         if not path.is_file():
             raise InputError(f"must be a model of bidwise export with its .json, found no {path}", argument="file")
     about = read_object(encoder)
-    if about.get("format") != FORMAT or about.get("version") != VERSION:
-        raise InputError(f"{encoder} must be a scorer of version {VERSION}, found something else; export it again")
+    if about.get("format") != SCORER_FORMAT or about.get("version") != SCORER_VERSION:
+        raise InputError(
+            f"{encoder} must be a scorer of version {SCORER_VERSION}, found something else; export it again"
+        )
     if about.get("checksum") != pair_checksum(file, encoder):
         words = f"must be the pair that bidwise export wrote, found another checksum than {about.get('checksum')}"
         raise InputError(f"{encoder} and {file} {words}; export again")

@@ -14,15 +14,15 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
+from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 import bidwise
 from bidwise.errors import check_name
+from bidwise.evaluation_options import ADVANCED as ADVANCED
 from bidwise.urls import check_on_disk
 
-ADVANCED = Parameter(group="Advanced")  # options that few users need: a part of their own in --help
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite the screen
-SECONDS = 30  # between lines without a terminal
+_SECONDS = 30  # between lines without a terminal
 
 
 class Bars:
@@ -53,7 +53,7 @@ class Bars:
             self.tasks[work] = self.progress.add_task(work, total=1.0, words="")
         words = ", ".join(filter(None, [detail, self._left(work, done)]))
         self.progress.update(self.tasks[work], completed=done, words=words)  # type: ignore[arg-type]
-        if self.progress.disable and not self.quiet and time.monotonic() - self.last_line > SECONDS:
+        if self.progress.disable and not self.quiet and time.monotonic() - self.last_line > _SECONDS:
             self.last_line = time.monotonic()
             print(", ".join(filter(None, [f"{work}: {100 * done:.0f} %", words])), file=sys.stderr, flush=True)
 
@@ -127,9 +127,10 @@ def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
     usage = f"see {' '.join((app.name[0], *chain))} --help"
     if isinstance(error, MissingArgumentError | UnknownOptionError):  # a wrong name is often why another is missing
         typed = [word.partition("=")[0] for word in words if word.startswith("--")]
-        unknown = next((word for word in typed if word not in (*options.values(), "--help")), None)
-        if unknown and options:
-            near = get_close_matches(unknown, options.values(), n=1, cutoff=0.75)
+        names = [name for each in arguments for name in each.names if each.name != "*"]
+        unknown = next((word for word in typed if word not in (*names, "--help")), None)
+        if unknown and names:
+            near = get_close_matches(unknown, names, n=1, cutoff=0.75)
             settings = "; settings without an option: --set section.key=value" if "settings" in options else ""
             return f"Unknown option: {unknown}; {f'did you mean {near[0]}?' if near else usage + settings}"
     if isinstance(error, MissingArgumentError) and error.argument is not None and error.argument.name not in words:

@@ -40,8 +40,6 @@ class TrainOptions:
         Columns to hide from the model: everything that is not known before the click.
     keep:
         Columns to train on although they almost give the click away (AUC above 0.99), which stops a run.
-    missing:
-        Further words for a missing value.
     time:
         Column to split by: the oldest 80 % train, the next 10 % choose, the newest 10 % test [default: random split].
     time_format:
@@ -97,7 +95,6 @@ class TrainOptions:
     bag: Annotated[list[str] | None, ADVANCED] = None
     ignore: list[str] | None = None
     keep: Annotated[list[str] | None, ADVANCED] = None
-    missing: Annotated[list[str] | None, ADVANCED] = None
     time: str | None = None
     time_format: Annotated[str | None, ADVANCED] = None
     teacher: Annotated[str | None, ADVANCED] = None
@@ -151,7 +148,7 @@ def train(
     device = device_of(device)
 
     from bidwise import distributed
-    from bidwise.report.train_page import described, summary
+    from bidwise.report.train_page import described, train_summary
     from bidwise.table import train as run
 
     given: dict[str, Any] = asdict(options)
@@ -163,7 +160,7 @@ def train(
         with Bars() as bars:
             given["opened"] = lambda prepared: bars.say(described(prepared, where) + "\n")
             result = run(**given, out=out, device=where, progress=bars.show)
-        say(summary(result))
+        say(train_summary(result))
         print(f"\nWritten to {out}: report.html; evaluation/report.html, the test in detail; test.parquet, predictions")
         print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
 

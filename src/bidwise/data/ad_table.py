@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.columns import read_numbers, spelled
-from bidwise.data.table_files import BadRow, Block, Table, open_table
+from bidwise.data.table_files import BadRow, Table, open_table
 from bidwise.values import Floats
 
-CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
+_OWN = ("click", "bid", "propensity", "auction")  # roles of columns that have no other
+_CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
 
@@ -94,26 +95,25 @@ def read_ads(
     named: list[Any] = [] if auction is None else [*auction] if isinstance(auction, list | tuple) else [auction]
     keys = {key: list(columns) for key, columns in (keys or {}).items()}
     by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
-    roles: dict[str, list[Any]] = {"ctr": [*ctr]} | {role: [column] for role, column in by_role.items()}
-    own = [("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("propensity", propensity, [*roles])]
     by_role |= {"propensity": propensity}
     numeric = [*ctr, *(column for column in by_role.values() if column is not None)]
     text = [*named, *chain.from_iterable(keys.values())]
     for column in [*numeric, *text]:
         if not isinstance(column, str):
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
-    for role, column, others in [*own, *(("auction", column, [*roles]) for column in named)]:
-        again = [other for other in others if column is not None and column in roles[other]]
-        if again:
+    used = dict.fromkeys(ctr, "ctr")
+    for role, column in [*by_role.items(), *(("auction", column) for column in named)]:
+        if column in used and role in _OWN:
             words = f"must be a column of its own, not also {{}}, found {column!r}"
-            raise InputError(words, argument=role, others=again[:1])
+            raise InputError(words, argument=role, others=[used[column]])
+        used |= {} if column is None or column in used else {column: role}
     if twice := sorted(column for column in ctr if [*ctr].count(column) > 1):
         raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
     numbers: list[dict[str, Floats]] = []
     names, grouping = [], []
     for block in source.blocks([*numeric, *text]):
         with block.located():
-            numbers.append(block_numbers(block, ctr, by_role, slots=slots))
+            numbers.append(checked_numbers(block.frame, ctr, by_role, slots=slots))
             names.append(auction_keys(block.frame.select(cs.by_name(*named))) if named else np.empty(0, np.uint64))
             grouping.append(block.frame.select(cs.by_name(*dict.fromkeys(chain.from_iterable(keys.values())))))
     read = {column: np.concatenate([part[column] for part in numbers]) for column in numbers[0]}
@@ -141,25 +141,6 @@ def read_ads(
     return ad_table.rows(np.argsort(auctions, kind="stable"), offsets)
 
 
-def block_numbers(
-    block: Block, ctr: Sequence[str], roles: Mapping[str, str | None], *, slots: int | None = None
-) -> dict[str, Floats]:
-    """:func:`checked_numbers` of a block; an error counts the rows like it in the whole table."""
-    try:
-        return checked_numbers(block.frame, ctr, roles, slots=slots)
-    except BadRow as error:
-        own, whole = [error.column], block.source.frame([error.column])
-        alone = {role: column if column in own else None for role, column in roles.items()}
-        try:
-            checked_numbers(whole, [column for column in own if column in ctr], alone, slots=slots)
-        except BadRow as found:
-            for each in block.source.blocks(own):
-                if found.row < each.start + len(each.frame):
-                    place = each.where(found.row - each.start)
-                    raise BadRow(found.column, found.row, found.found, place) from None
-        raise
-
-
 def checked_numbers(
     frame: pl.DataFrame, ctr: Sequence[str], roles: Mapping[str, str | None], *, slots: int | None = None
 ) -> dict[str, Floats]:
@@ -167,31 +148,28 @@ def checked_numbers(
     click, columns = roles["click"], [*ctr, *(column for column in roles.values() if column is not None)]
     read = {column: _known_numbers(frame[column], click == column) for column in columns}
 
-    def check(column: str | None, expected: str, between: tuple[float, float], whole: bool = False) -> None:
-        """Raise unless all values of a column, if there is one, are in a range."""
-        if column is None:
-            return
-        values = read[column]
-        good = (values >= between[0]) & (values <= between[1])
-        if whole:
-            good &= values == np.floor(values)
-        if not good.all():
-            row, more = int(np.argmin(good)), int((~good).sum()) - 1
-            others = f", and {more:,} more {'row' if more == 1 else 'rows'} like it" if more else ""
-            raise BadRow(column, row, f"{values[row]:g}{others}; {expected}")
-
-    for column in ctr:
-        hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
-        check(column, f"a CTR must be in [0, 1]; {hint}", (0, 1))
-    check(click, "a click must be 0 or 1", (0, 1), whole=True)
-    check(roles.get("bid"), "a bid must be above 0, from 1e-100 to 1e100; drop ads without a bid", USUAL)
-    check(roles.get("truth"), "a true CTR must be in [0, 1]", (0, 1))
-    check(roles.get("weight"), "a weight must be above 0, from 1e-100 to 1e100", USUAL)
-    expected = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
-    check(roles.get("propensity"), expected, (USUAL[0], 1))
     last = np.inf if slots is None else slots
-    expected = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
-    check(roles.get("position"), expected, (1, last), whole=True)
+    number = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
+    chance = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
+    ranges: dict[str, tuple[float, float, str]] = {
+        "click": (0, 1, "a click must be 0 or 1"),
+        "bid": (*USUAL, "a bid must be above 0, from 1e-100 to 1e100; drop ads without a bid"),
+        "truth": (0, 1, "a true CTR must be in [0, 1]"),
+        "weight": (*USUAL, "a weight must be above 0, from 1e-100 to 1e100"),
+        "propensity": (USUAL[0], 1, chance),
+        "position": (1, last, number),
+    }
+    for role, column in [*(("ctr", column) for column in ctr), *roles.items()]:
+        if column is None:
+            continue
+        hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
+        low, high, expected = ranges.get(role, (0, 1, f"a CTR must be in [0, 1]; {hint}"))
+        good = (read[column] >= low) & (read[column] <= high)
+        if role in ("click", "position"):
+            good &= read[column] == np.floor(read[column])
+        if not good.all():
+            row = int(np.argmin(good))
+            raise BadRow(column, row, f"{read[column][row]:g}; {expected}")
     return read
 
 
@@ -205,13 +183,12 @@ def _known_numbers(column: pl.Series, click: bool) -> Floats:
     _check_flat(column)
     numbers, bad = read_numbers(column)
     if click and bad.any():
-        numbers, bad = read_numbers(column.cast(pl.String).str.strip_chars().str.to_lowercase().replace(CLICKS))
+        numbers, bad = read_numbers(column.cast(pl.String).str.strip_chars().str.to_lowercase().replace(_CLICKS))
     if bad.any():
         row = int(bad.arg_max() or 0)
         raise BadRow(column.name, row, f"{column[row]!r}, which is no number" + "; clicks are 0 or 1" * click)
     if (missing := np.isnan(numbers)).any():
-        more = f"no value; {int(missing.sum()):,} of {len(column):,} rows have none: fill them or drop the rows"
-        raise BadRow(column.name, int(missing.argmax()), more)
+        raise BadRow(column.name, int(missing.argmax()), "no value; fill in all of them, or drop the rows")
     return numbers
 
 

@@ -13,7 +13,7 @@ from bidwise.checks import InputError, check_ads, check_between, check_bids, che
 from bidwise.data.groups import offsets, tensor_of
 from bidwise.run_folder import checksum
 
-COLUMNS = ("clicks", "bids", "teacher", "truth", "weights", "exposure")  # one number per ad
+_COLUMNS = ("clicks", "bids", "teacher", "truth", "weights", "exposure")  # one number per ad
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Ads:
             raise InputError(f"features must have shape (..., ads, width), found {tuple(self.features.shape)}")
         per_ad = self.features[..., 0]
         values = self.features.device.type == "cpu"
-        for name in COLUMNS:
+        for name in _COLUMNS:
             if (column := getattr(self, name)) is not None or name in ("clicks", "bids"):
                 check_ads(name, column, per_ad, of="one number per ad as features have rows")
                 if values and name == "bids":
@@ -95,7 +95,7 @@ class Ads:
         size = columns.pop("auction_size", None)
         given = {"clicks": clicks, "bids": bids, **{name: each for name, each in columns.items() if each is not None}}
         tensors: dict[str, Any] = {name: tensor_of(name, each) for name, each in given.items()}
-        for name in COLUMNS:
+        for name in _COLUMNS:
             if name in tensors and not tensors[name].is_floating_point():
                 tensors[name] = tensors[name].float()
         if auction is not None:
@@ -131,7 +131,7 @@ class Ads:
     def take(self, rows: Tensor | slice, offsets: Tensor | None = None) -> Ads:
         """The ads at these rows, in auctions that end at ``offsets``."""
         columns: dict[str, Any] = {
-            name: None if (column := getattr(self, name)) is None else column[..., rows] for name in COLUMNS
+            name: None if (column := getattr(self, name)) is None else column[..., rows] for name in _COLUMNS
         }
         offsets = None if offsets is None else offsets.to(self.features.device)
         return replace(self, features=self.features[..., rows, :], offsets=offsets, **columns)
@@ -156,7 +156,7 @@ def stack(repeats: Sequence[Ads]) -> Ads:
     if not repeats:
         raise InputError("repeats must contain at least one data set, found none")
     first, together = repeats[0], dict[str, Any]()
-    for name in ("features", *COLUMNS, "offsets"):
+    for name in ("features", *_COLUMNS, "offsets"):
         columns = [getattr(ads, name) for ads in repeats]
         if any((column is None) != (columns[0] is None) for column in columns):
             raise InputError(f"repeats must all have {name}, or none of them")

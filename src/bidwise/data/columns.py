@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ from bidwise.errors import InputError, check_name, check_whole
 from bidwise.run_folder import whole_file, write_json
 from bidwise.values import (
     BOOLEANS,
-    EXACT,
     FIRST,
     MISSING,
     MISSING_WORDS,
@@ -28,29 +27,29 @@ from bidwise.values import (
     SLOTS,
     TRUTHS,
     WHOLE,
+    WHOLE_BELOW,
     Combinations,
     Floats,
     Vocabulary,
-    check_names,
-    missing_numbers,
+    check_columns,
 )
 
-FORMAT = "bidwise encoder"
-VERSION = 2
+_FORMAT = "bidwise encoder"
+_VERSION = 3
 ENCODER_FILES = ("encoder.json", "vocabulary.parquet")
 DROPPED = "dropped"  # the use of a column that is not learned from
 SPELLINGS = ("text", "number")
 SERVED = (pl.String, pl.Boolean, pl.Float64, pl.Null)  # and whole numbers: types that plain Python spells alike
-SHORT = 4000  # rows, up to which looking up one value after the other is faster
+_SHORT = 4000  # rows, up to which looking up one value after the other is faster
 KEPT_WORDS = 2**18  # words, up to which they are kept as Python's own text as well, of 100 bytes each
-MANY = 0.25  # different values / rows, above which every row is looked up by itself
+_MANY = 0.25  # different values / rows, above which every row is looked up by itself
 PENDING = 2**20  # counted values that wait to be merged
 
 
 # Values as text and as numbers
 
 
-def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] = ()) -> pl.Series:
+def spelled(column: pl.Series, spelling: str = "text") -> pl.Series:
     """Values as text, null if they are missing: the same text for the same value in any file.
 
     >>> [spelled(pl.Series(values)).to_list() for values in ([3.0, 2.5], [3], [" 3.0", "NA"], [True])]
@@ -69,7 +68,7 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
         text = _number_text(text) if spelling == "number" else text
     else:
         text = column.cast(pl.String)
-    return text.replace(dict.fromkeys([*MISSING_WORDS, *missing]) | BOOLEANS)
+    return text.replace(dict.fromkeys(MISSING_WORDS) | BOOLEANS)
 
 
 def exact(column: pl.Series) -> pl.Series:
@@ -85,7 +84,7 @@ def value_counts(column: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
 
 
 def _float_text(numbers: pl.Series) -> pl.Series:
-    whole = (numbers == numbers.round()) & (numbers.abs() < EXACT)
+    whole = (numbers == numbers.round()) & (numbers.abs() < WHOLE_BELOW)
     text = numbers.cast(pl.String)
     return text.zip_with(~whole.fill_null(False), numbers.cast(pl.Int64, strict=False).cast(pl.String))
 
@@ -93,39 +92,28 @@ def _float_text(numbers: pl.Series) -> pl.Series:
 def _number_text(text: pl.Series) -> pl.Series:
     """Numbers in text, such as 7.0 and 1e5, like the number."""
     whole = text.str.extract(WHOLE).replace("-0", "0")
-    rest = text.filter(whole.is_null() & text.is_not_null())
-    plain = rest.str.contains(PLAIN)
-    number = _float_text(rest.filter(plain).cast(pl.Float64))
-    found = whole.fill_null(text)
-    places = (whole.is_null() & text.is_not_null()).arg_true().filter(plain)
-    return found.scatter(places, number) if len(places) else found
+    plain = whole.is_null() & text.str.contains(PLAIN).fill_null(False)
+    return whole.fill_null(text).scatter(plain.arg_true(), _float_text(text.filter(plain).cast(pl.Float64)))
 
 
-def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str] = ()) -> tuple[Floats, pl.Series]:
+def read_numbers(column: pl.Series) -> tuple[Floats, pl.Series]:
     """Values as float64, NaN if they are missing or no numbers, and which are no numbers."""
     column, dtype = column.alias("value"), column.dtype
     bad = pl.Series([False]).new_from_index(0, len(column))
     if dtype == pl.Categorical or isinstance(dtype, pl.Enum):
         column, dtype = column.cast(pl.String), pl.String()
     if dtype == pl.String:
-        read = column.cast(pl.Float64, strict=False)
-        if read.null_count() > column.null_count():  # the rest is trimmed, a word, or no number
-            places = (read.is_null() & column.is_not_null()).arg_true()
-            text = column.gather(places).str.strip_chars()
-            rest = (text if decimal == "." else text.str.replace(decimal, ".", literal=True)).cast(
-                pl.Float64, strict=False
-            )
-            rest = rest.fill_null(text.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64))
-            odd = rest.is_null() & ~text.is_in([*MISSING_WORDS, *missing])
-            read, bad = read.scatter(places, rest), bad.scatter(places, odd)
+        text = column.str.strip_chars()
+        read = text.cast(pl.Float64, strict=False)
+        if read.null_count() > text.null_count():
+            truths = text.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64)
+            read = read.fill_null(truths)
+            bad = read.is_null() & text.is_not_null() & ~text.is_in(MISSING_WORDS)
     elif dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
         read = exact(column)
     else:
         read, bad = pl.Series([None], dtype=pl.Float64).new_from_index(0, len(column)), column.is_not_null()
-    numbers: Floats = read.to_numpy(writable=True)  # null becomes NaN
-    if len(words := missing_numbers(missing)):
-        numbers[np.isin(numbers, words)] = np.nan
-    return numbers, bad
+    return read.to_numpy(writable=True), bad  # null becomes NaN
 
 
 def exploded(column: pl.Series, separator: str) -> tuple[pl.Series, NDArray[np.int64]]:
@@ -155,7 +143,6 @@ class Column:
     reason: str
     spelling: str = "text"  # of categories: "text" as written, "number" if 7, 7.0 and "7.0" are the same
     steps: str = "bins"  # of numbers: "bins" of equally many rows, or one for each of the "values"
-    decimal: str = "."  # of numbers in text
     slots: int = 1  # of bags
 
 
@@ -174,11 +161,9 @@ class Categorical:
     vocabulary: pl.Series
     spelling: str = "text"
     unknown: float = 0.0  # share of the training rows' values that have id 0
-    missing: tuple[str, ...] = ()  # words, further to MISSING_WORDS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "vocabulary", pl.Series("word", self.vocabulary, dtype=pl.String))
-        object.__setattr__(self, "missing", tuple(self.missing))
         check_name(f"spelling of column {self.name!r}", self.spelling, SPELLINGS)
 
     @property
@@ -195,20 +180,20 @@ class Categorical:
 
     @cached_property
     def _words(self) -> Vocabulary:
-        return Vocabulary(self.vocabulary.to_list(), self.spelling, self.missing)
+        return Vocabulary(self.vocabulary.to_list(), self.spelling)
 
     def ids(self, column: pl.Series) -> NDArray[np.int32]:
         """The id of every value."""
         plain = column.dtype in SERVED or column.dtype.is_integer()
-        if plain and len(column) <= SHORT and len(self.vocabulary) <= KEPT_WORDS:
+        if plain and len(column) <= _SHORT and len(self.vocabulary) <= KEPT_WORDS:
             return np.array(self._words.ids(column.to_list()), dtype=np.int32)
         if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary):
             return np.where(column.is_null().to_numpy(), MISSING, RARE).astype(np.int32)
         column = (column.cast(pl.String) if column.dtype == pl.Null else column).alias("value")
         values = column.unique()
-        if len(values) > MANY * len(column):
-            return self._found(spelled(column, self.spelling, self.missing))
-        known = pl.DataFrame({"value": values, "id": self._found(spelled(values, self.spelling, self.missing))})
+        if len(values) > _MANY * len(column):
+            return self._found(spelled(column, self.spelling))
+        known = pl.DataFrame({"value": values, "id": self._found(spelled(values, self.spelling))})
         rows = column.to_frame().join(known, on="value", how="left", nulls_equal=True, maintain_order="left")
         return np.array(rows["id"].to_numpy(), dtype=np.int32)
 
@@ -271,9 +256,7 @@ class Numeric:
     edges: tuple[float, ...]
     low: float = 0.0  # the range of the training rows
     high: float = 0.0
-    decimal: str = "."
     unknown: float = 0.0  # share of the training rows' values that are no numbers
-    missing: tuple[str, ...] = ()  # words, further to MISSING_WORDS
 
     @property
     def field(self) -> Field:
@@ -290,17 +273,24 @@ class Numeric:
 @dataclass(frozen=True, eq=False)
 class Cross(Categorical):
     """A combination of one to three other columns; its words are the ids of their values, as one number: id 0 for
-    those rarely or never seen together. Bins of numbers are joined into ``groups`` of neighbours."""
+    those rarely or never seen together. Bins of numbers are joined into ``groups`` of neighbours. With a bag among them
+    it is one too, of its values with those of the other columns."""
 
     kind: ClassVar = "cross"
     of: tuple[str, ...] = ()  # names of the columns
     sizes: tuple[int, ...] = ()  # ids of each when the words were learned; later ones are rare
     groups: tuple[int, ...] = ()  # of each; 0: unchanged ids
+    slots: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("of", "sizes", "groups"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def field(self) -> Field:
+        """The combination as models know it."""
+        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
 
     @cached_property
     def table(self) -> Combinations:
@@ -372,7 +362,7 @@ class Encoder:
 
     def check(self, columns: Sequence[str], table: str = "table") -> None:
         """Raise unless all columns are there."""
-        check_names(self.names, columns, table)
+        check_columns(self.names, columns, table)
 
     def encode(self, rows: pl.DataFrame) -> Encoded:
         """Ids of rows; no value is an error."""
@@ -381,14 +371,14 @@ class Encoder:
         filled, unknown = np.zeros((2, len(self.columns)), dtype=np.int64)
         for number, (at, column) in enumerate(zip(self.spans, self.columns, strict=True)):
             if isinstance(column, Numeric):
-                numbers, bad = read_numbers(rows[column.name], column.decimal, column.missing)
+                numbers, bad = read_numbers(rows[column.name])
                 ids[:, at.start] = column.ids(numbers)
                 outside = (numbers < column.low) | (numbers > column.high)
                 odd = int(bad.sum() or 0)
                 filled[number] = len(rows) - np.isnan(numbers).sum() + odd
                 unknown[number] = outside.sum() + odd
             elif isinstance(column, Cross):  # its columns have been encoded
-                ids[:, at.start] = column.table.ids(self.parts(ids, column))
+                ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
             else:
                 found = column.ids(rows[column.name]).reshape(len(rows), at.stop - at.start)
                 ids[:, at] = found
@@ -396,16 +386,17 @@ class Encoder:
         return Encoded(ids, filled, unknown)
 
     def parts(self, ids: NDArray[np.int32], cross: Cross) -> list[NDArray[np.int32]]:
-        """The ids of the columns that a cross combines."""
-        starts = {column.name: at.start for column, at in zip(self.plain.columns, self.spans, strict=False)}
-        return [ids[:, starts[name]] for name in cross.of]
+        """The ids of the columns that a cross combines: of all rows, or of all rows for each slot."""
+        places = {column.name: at for column, at in zip(self.plain.columns, self.spans, strict=False)}
+        parts = [ids[:, places[name]].T for name in cross.of]
+        return [part if len(part) > 1 else part[0] for part in parts]
 
     def crossed(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """Ids with all crosses made again, of rows with changed plain columns."""
         ids = ids.copy()
         for column, at in zip(self.columns, self.spans, strict=True):
             if isinstance(column, Cross):
-                ids[:, at.start] = column.table.ids(self.parts(ids, column))
+                ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
         return ids
 
     def extended(self, fitted: Encoder) -> Encoder:
@@ -415,7 +406,7 @@ class Encoder:
         >>> old.extended(new).columns[0].vocabulary.to_list()
         ['a', 'b', 'c', 'd']
         """
-        known, columns = {column.name: column for column in fitted.columns}, []
+        known, columns = {column.name: column for column in fitted.columns}, list[Categorical | Numeric]()
         for column in self.columns:
             new = None if isinstance(column, Cross) else known[column.name]
             if isinstance(column, Categorical) and isinstance(new, Categorical):
@@ -424,6 +415,8 @@ class Encoder:
                 column = replace(column, vocabulary=pl.concat([words, more]), unknown=new.unknown)
                 if isinstance(column, Bag):  # lists may have become longer
                     column = replace(column, slots=max(column.slots, new.field.slots))
+            if isinstance(column, Cross):
+                column = replace(column, slots=max(x.field.slots for x in columns if x.name in column.of))
             columns.append(column)
         return Encoder(tuple(columns))
 
@@ -435,13 +428,15 @@ class Encoder:
             if isinstance(column, Categorical):
                 plain["vocabulary"] = column.vocabulary.to_list() if words else len(column.vocabulary)
             columns.append({"kind": column.kind, **json_files.to_json(plain)})
-        return {"format": FORMAT, "version": VERSION, "columns": columns}
+        return {"format": _FORMAT, "version": _VERSION, "columns": columns}
 
     @staticmethod
     def from_json(data: Any, name: str = "encoder", words: pl.Series | None = None) -> Encoder:
         """The encoder that :meth:`to_json` wrote, with the ``words`` of all columns if it has only their numbers."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
-            raise InputError(f"{name} must be an encoder of version {VERSION} that bidwise wrote, found something else")
+        if not isinstance(data, dict) or data.get("format") != _FORMAT or data.get("version") != _VERSION:
+            raise InputError(
+                f"{name} must be an encoder of version {_VERSION} that bidwise wrote, found something else"
+            )
         made, start = [], 0
         try:
             for column in [{**column} for column in data["columns"]]:
@@ -489,16 +484,11 @@ class Learner:
     Args:
         columns: as :meth:`bidwise.data.kinds.Facts.columns` found them; roles and dropped ones are skipped.
         bags: separators of columns with several values in a cell of text.
-        missing: words that mean missing, further to ``MISSING_WORDS``.
     """
 
-    def __init__(
-        self, columns: Sequence[Column], *, bags: Mapping[str, str] | None = None, missing: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], *, bags: Mapping[str, str] | None = None) -> None:
         self.learning = [
-            _Numbers(column, tuple(missing))
-            if column.use == "numeric"
-            else _Words(column, tuple(missing), (bags or {}).get(column.name, "|"))
+            _Numbers(column) if column.use == "numeric" else _Words(column, (bags or {}).get(column.name, "|"))
             for column in columns
             if column.use in KINDS
         ]
@@ -534,8 +524,8 @@ class Learner:
 class _Words:
     """How often each value of a column was seen."""
 
-    def __init__(self, column: Column, missing: tuple[str, ...], separator: str) -> None:
-        self.column, self.missing, self.separator = column, missing, separator
+    def __init__(self, column: Column, separator: str) -> None:
+        self.column, self.separator = column, separator
         self.counts = [pl.DataFrame(schema={"value": pl.String, "count": pl.Int64})]
         self.waiting = 0
 
@@ -543,7 +533,7 @@ class _Words:
         if self.column.use == "bag":
             values = exploded(values, self.separator)[0]
         values, count = value_counts(values)
-        text = spelled(values, self.column.spelling, self.missing)
+        text = spelled(values, self.column.spelling)
         return pl.DataFrame({"value": text, "count": count}).drop_nulls("value")
 
     def add(self, counts: pl.DataFrame) -> None:
@@ -562,7 +552,7 @@ class _Words:
         kept = counts.filter(pl.col("count") >= min_count).sort("value")  # one key after the other is faster than both
         total, common = int(counts["count"].sum()), int(kept["count"].sum())
         words = kept.sort("count", descending=True, maintain_order=True)["value"]
-        learned = (self.column.name, words, self.column.spelling, 1 - common / max(total, 1), self.missing)
+        learned = (self.column.name, words, self.column.spelling, 1 - common / max(total, 1))
         if self.column.use == "categorical":
             return Categorical(*learned)
         return Bag(*learned, slots=self.column.slots, separator=self.separator)
@@ -571,12 +561,12 @@ class _Words:
 class _Numbers:
     """A sample of the numbers of a column, and the range of all."""
 
-    def __init__(self, column: Column, missing: tuple[str, ...]) -> None:
-        self.column, self.missing = column, missing
+    def __init__(self, column: Column) -> None:
+        self.column = column
         self.sample, self.low, self.high, self.filled, self.bad = list[Floats](), np.inf, -np.inf, 0, 0
 
     def counted(self, values: pl.Series, sample: NDArray[np.bool_] | None) -> tuple[Floats, float, float, int, int]:
-        numbers, odd = read_numbers(values, self.column.decimal, self.missing)
+        numbers, odd = read_numbers(values)
         known, bad = numbers[~np.isnan(numbers)], int(odd.sum() or 0)
         some = known if sample is None else numbers[sample & ~np.isnan(numbers)]
         return some, known.min(initial=np.inf), known.max(initial=-np.inf), len(known) + bad, bad
@@ -596,9 +586,7 @@ class _Numbers:
             edges_of_values(numbers, min_count) if self.column.steps == "values" else edges(numbers, bins),
             low=self.low if some else np.nan,
             high=self.high if some else np.nan,
-            decimal=self.column.decimal,
             unknown=self.bad / max(self.filled, 1),
-            missing=self.missing,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -10,19 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torch.utils.data import Sampler, default_collate
+from torch.utils.data import Sampler
 
 from bidwise import distributed
 from bidwise.checks import InputError, check_offsets, check_seed, check_whole, derived_seed
 from bidwise.values import is_na
-
-SAMPLE = ("features", "clicks", "bids", "auction", "teacher")  # of a tuple, in this order
-SORTS = {
-    "torch": "order = torch.argsort(ids, stable=True), then features[order], clicks[order] and so on",
-    "pandas": 'frame.sort_values("auction", kind="stable")',
-    "polars": 'frame.sort("auction", maintain_order=True)',
-}
-SORT = 'order = np.argsort(ids, kind="stable"), then features[order], clicks[order] and so on'
 
 
 def offsets(ids: Any = None, *, sizes: Any = None) -> Tensor:
@@ -79,10 +71,9 @@ def _bounds_of_ids(values: NDArray[Any], ids: Any) -> NDArray[np.int64]:
         runs = firsts.tolist()
         last = {each: at for at, each in enumerate(runs)}
         row = int(starts[next(last[each] for at, each in enumerate(runs) if last[each] > at)])
-        how = SORTS.get(type(ids).__module__.partition(".")[0], SORT)
         raise InputError(
             f"must have the ads of an auction next to each other, found {values[row : row + 1].tolist()[0]!r} again at "
-            f"row {row}, after other auctions; sort all columns first: {how}",
+            f"row {row}, after other auctions; sort all columns first, by np.argsort(ids, kind='stable')",
             argument="ids",
         )
     return np.append(starts, len(values)).astype(np.int64)
@@ -189,36 +180,3 @@ class AuctionBatchSampler(Sampler[list[int]]):
         """Batches of this rank: every ``world``-th, the first ones again if they do not divide evenly."""
         each = -(-batches // self.world)
         return [number % batches for number in range(self.rank, each * self.world, self.world)]
-
-
-def collate_auctions(samples: Sequence[Any]) -> dict[str, Any]:
-    """A batch for losses of samples that name their auction, as the ``collate_fn`` of a ``DataLoader``.
-
-    Args:
-        samples: mappings with ``features``, ``clicks``, ``bids``, ``auction`` (an id) and perhaps ``teacher``, or
-            tuples in this order. Other keys are put together as torch does by default.
-
-    Returns:
-        The same keys, with ``offsets`` in place of ``auction``.
-
-    >>> rows = [{"features": torch.zeros(2), "clicks": k, "bids": 0.5, "auction": k // 2} for k in (0, 1, 2)]
-    >>> batch = collate_auctions(rows[:2] + rows[2:])
-    >>> batch["offsets"], batch["bids"], batch["features"].shape
-    (tensor([0, 2, 3]), tensor([0.5000, 0.5000, 0.5000]), torch.Size([3, 2]))
-    """
-    longest = max((len(sample) for sample in samples if not isinstance(sample, Mapping)), default=0)
-    if longest > len(SAMPLE):
-        raise InputError(f"samples must be {', '.join(SAMPLE)} if they are tuples, found {longest} values")
-    named = [
-        dict(sample) if isinstance(sample, Mapping) else dict(zip(SAMPLE, sample, strict=False)) for sample in samples
-    ]
-    for name in SAMPLE[:4]:
-        if any(name not in sample for sample in named):
-            keys = ", ".join(named[0]) or "none"
-            raise InputError(f"samples must have features, clicks, bids and auction, found no {name} among {keys}")
-    ids = [each.item() if isinstance(each, Tensor | np.generic) else each for each in (s.pop("auction") for s in named)]
-    batch: dict[str, Any] = default_collate(named)
-    for name in ("clicks", "bids", "teacher"):
-        if name in batch:
-            batch[name] = batch[name].to(torch.get_default_dtype())
-    return batch | {"offsets": offsets(ids)}

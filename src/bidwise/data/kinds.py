@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import add
@@ -25,11 +25,11 @@ from bidwise.data.columns import (
     spelled,
     value_counts,
 )
-from bidwise.data.table_files import Block, Source, check_columns
+from bidwise.data.table_files import Source
 from bidwise.errors import InputError
-from bidwise.values import MISSING_WORDS, SLOTS, TRUTHS
+from bidwise.values import MISSING_WORDS, SLOTS, check_columns
 
-KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
+_KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
 FEW, ROWS_EACH = 1000, 20  # most different whole numbers with a bin each, and rows for each of them
 COME_BACK = 0.01  # of the rows have a value that was there before, at least, or a category carries no information
 NUMERIC = 0.99  # of the cells that are not missing are numbers in a numeric column
@@ -44,7 +44,6 @@ TIME = (
     r"^(?:[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9:.]+(?: ?(?:Z|UTC|[+-][0-9:]+))?)?|[0-9]{1,2}:[0-9]{2}(?::[0-9.]+)?"
     r"|[0-9]{1,2}([/.])[0-9]{1,2}[/.][0-9]{4}.*)$"
 )
-GROUPED = r"^[+-]?[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+(?:\.[0-9]+)?|(?:\.[0-9]{3})+,[0-9]+|(?:[ '][0-9]{3})+[.,][0-9]+)$"
 
 
 class Counts(NamedTuple):
@@ -58,11 +57,8 @@ class Counts(NamedTuple):
     decimals: int = 0  # of these, not whole
     codes: int = 0  # of these, in text with leading zeros
     hashlike: int = 0  # of these, in text such as 30903e74
-    commas: int = 0  # numbers with a decimal comma
-    thousands: int = 0  # of these, with three digits behind it
-    grouped: int = 0  # not among these, with marks between groups of three digits: 1,234.5 and 1.234,5
+    commas: int = 0  # not among these, with commas: 1,5 and 1,234.5
     times: int = 0  # in text
-    truths: int = 0  # true and false, in text
 
 
 class Seen(NamedTuple):
@@ -72,12 +68,12 @@ class Seen(NamedTuple):
     hashes: NDArray[np.uint64] = np.empty(0, np.uint64)  # of the different values
     digits: tuple[int, int] = (99, 0)  # of whole numbers, fewest and most
     longest: int = 1  # list
-    bad: tuple[str, ...] = ()  # a value that is no number, with its place
+    bad: str = ""  # a value that is no number
 
 
 class Sketch:
     """Facts of a column in all rows. Of n different values the k-th smallest hash is near k / n of the largest
-    possible: ``KEPT`` of them tell their number."""
+    possible: ``_KEPT`` of them tell their number."""
 
     def __init__(self) -> None:
         self.total = Seen(Counts())
@@ -90,18 +86,18 @@ class Sketch:
             Counts(*map(add, total.counts, block.counts)),
             digits=(min(total.digits[0], block.digits[0]), max(total.digits[1], block.digits[1])),
             longest=max(total.longest, block.longest),
-            bad=(total.bad + block.bad)[:3],
+            bad=min(filter(None, (total.bad, block.bad)), default=""),
         )
         self.hashes.append(fresh)
         self.waiting += len(fresh)
-        if self.waiting > KEPT:
+        if self.waiting > _KEPT:
             self._merge()
 
     def _merge(self) -> NDArray[np.uint64]:
         kept = np.sort(np.concatenate(self.hashes))  # np.unique would hash them, ten times as slow
-        kept = np.asarray(kept[np.append(True, kept[1:] != kept[:-1])[: len(kept)]][: KEPT + 1], np.uint64)
+        kept = np.asarray(kept[np.append(True, kept[1:] != kept[:-1])[: len(kept)]][: _KEPT + 1], np.uint64)
         self.hashes, self.waiting = [kept], 0
-        if len(kept) > KEPT:
+        if len(kept) > _KEPT:
             self.limit = kept[-1]
         return kept
 
@@ -109,7 +105,7 @@ class Sketch:
     def values(self) -> int:
         """Different values."""
         kept = self._merge()
-        return len(kept) if len(kept) <= KEPT else round(KEPT / (float(kept[KEPT]) / 2.0**64))
+        return len(kept) if len(kept) <= _KEPT else round(_KEPT / (float(kept[_KEPT]) / 2.0**64))
 
 
 class Facts:
@@ -123,11 +119,10 @@ class Facts:
     Args:
         source: the table.
         bags: columns of text with several values, and the separator of each.
-        missing: words that mean missing, further to ``MISSING_WORDS``.
     """
 
-    def __init__(self, source: Source, *, bags: Mapping[str, str] | None = None, missing: Sequence[str] = ()) -> None:
-        self.source, self.bags, self.missing = source, {**(bags or {})}, tuple(missing)
+    def __init__(self, source: Source, *, bags: Mapping[str, str] | None = None) -> None:
+        self.source, self.bags = source, {**(bags or {})}
         self.schema = source.schema
         check_columns(list(self.bags), source.columns, source.name)
         self.sketches = {name: Sketch() for name in self.schema}
@@ -137,12 +132,12 @@ class Facts:
         """The facts of all rows."""
         facts = Facts(source, **options)
         for block in source.blocks():
-            facts.add(facts.seen(block))
+            facts.add(facts.seen(block.frame))
         return facts
 
-    def seen(self, block: Block) -> list[Seen]:
+    def seen(self, frame: pl.DataFrame) -> list[Seen]:
         """The facts of a block; has no side effects, so that threads can call it."""
-        return [self._seen(column.alias("value"), name, block) for name, column in block.frame.to_dict().items()]
+        return [self._seen(column.alias("value"), name) for name, column in frame.to_dict().items()]
 
     def add(self, seen: list[Seen]) -> None:
         """Take in a block."""
@@ -154,11 +149,11 @@ class Facts:
         """Rows that were taken in."""
         return next(iter(self.sketches.values())).total.counts.rows
 
-    def _seen(self, column: pl.Series, name: str, block: Block) -> Seen:
+    def _seen(self, column: pl.Series, name: str) -> Seen:
         dtype, rows = column.dtype, len(column)
         if name in self.bags or _lists(dtype):
             entries, row = exploded(column, self.bags.get(name, "|"))
-            entries = spelled(entries, missing=self.missing)
+            entries = spelled(entries)
             lengths = np.bincount(row[entries.is_not_null().to_numpy()], minlength=rows)
             values, count = value_counts(entries.drop_nulls())
             empty, cut = int((lengths == 0).sum()), int((lengths > SLOTS).sum())
@@ -171,12 +166,12 @@ class Facts:
         gone = np.zeros(len(values), bool)
         if values.dtype == pl.String:
             values = values.str.strip_chars()
-            gone = values.is_in([*MISSING_WORDS, *self.missing]).to_numpy()
+            gone = values.is_in(MISSING_WORDS).to_numpy()
         elif dtype.is_numeric():
-            gone = np.isnan(read_numbers(values, missing=self.missing)[0])
+            gone = np.isnan(read_numbers(values)[0])
         known = int(count[~gone].sum())
         counts = Counts(rows, rows - known, entries=known)
-        return _described(values.filter(~gone), count[~gone], counts, partial(_place, column, block))
+        return _described(values.filter(~gone), count[~gone], counts)
 
     def columns(
         self,
@@ -225,7 +220,7 @@ class Facts:
         known = next((column for column in previous.columns if column.name == name), None)
         if known is None:
             return self._column(name, DROPPED, "not in the run before")
-        how = {"decimal": known.decimal} if isinstance(known, Numeric) else {"spelling": known.spelling}
+        how = {} if isinstance(known, Numeric) else {"spelling": known.spelling}
         return self._column(name, known.kind, "as in the run before", **how)
 
     def _feature(self, name: str, named: str | None) -> Column:
@@ -261,27 +256,23 @@ class Facts:
         most, numbers = NUMERIC * seen.entries, seen.numbers
         if dtype.is_temporal() or seen.times >= most:
             return self._column(name, DROPPED, "a date or time; name it as --time to split by it")
-        comma = seen.commas > 0 and seen.commas + numbers >= most
+        commas = numbers < most <= numbers + seen.commas
         if named == "numeric":
-            if numbers < most and not comma and dtype != pl.Boolean:
-                bad = (*self.sketches[name].total.bad, "text")[0]
-                odd = f"{seen.entries - numbers:,} of {seen.entries:,} that are not, such as {bad}"
+            if (2 * numbers < seen.entries or commas) and dtype != pl.Boolean:  # others are missing
+                bad = self.sketches[name].total.bad
+                odd = f"{seen.entries - numbers:,} of {seen.entries:,} that are not, such as {bad!r}"
                 raise InputError(f"{self.source.name}: column {name!r} must contain numbers to be numeric, found {odd}")
-            return self._numbers(name, "named as numeric", comma)
-        if comma and seen.commas == seen.thousands:
-            fix = "write them without it, or name the column --numeric if it is a decimal one"
-            why = f"numbers with a comma that may separate thousands, such as 1,234; {fix}"
-            return self._column(name, DROPPED, why)
-        if numbers < most and not comma and numbers + seen.commas + seen.grouped >= most:
+            return self._numbers(name, "named as numeric")
+        if commas:
             fix = "write them without it, or name the column --categorical"
-            return self._column(name, DROPPED, f"numbers with a mark between thousands, such as 1,234.5; {fix}")
-        if dtype == pl.Boolean or seen.truths == seen.entries:
+            return self._column(name, DROPPED, f"numbers with a comma, which may separate thousands; {fix}")
+        if dtype == pl.Boolean:
             return category("true or false")
         numbers -= seen.hashlike if 2 * seen.decimals < numbers else 0
-        if not comma and (numbers < most or seen.codes > CODES * seen.entries):
+        if numbers < most or seen.codes > CODES * seen.entries:
             return category("text")
-        if seen.decimals or comma:
-            return self._numbers(name, f"numbers with {'a decimal comma' if comma else 'decimals'}", comma)
+        if seen.decimals:
+            return self._numbers(name, "numbers with decimals")
         if CODE.search(name):
             return category("whole numbers with a name of codes")
         values, (fewest, most_digits) = self.sketches[name].values, self.sketches[name].total.digits
@@ -294,13 +285,12 @@ class Facts:
             return self._numbers(name, f"{values:,} different whole numbers, a bin for each", steps="values")
         return self._numbers(name, f"{values:,} different whole numbers")
 
-    def _numbers(self, name: str, reason: str, comma: bool = False, **more: Any) -> Column:
+    def _numbers(self, name: str, reason: str, **more: Any) -> Column:
         """A column of numbers; the reason names the cells that are not."""
         seen, bad = self.sketches[name].total.counts, self.sketches[name].total.bad
-        if (count := seen.entries - seen.numbers - seen.commas) and bad:
-            odd = "s are no number and missing, such as" if count > 1 else " is no number and missing,"
-            reason += f"; {count:,} value{odd} {', '.join(bad)}"
-        return self._column(name, "numeric", reason, decimal="," if comma else ".", **more)
+        if count := seen.entries - seen.numbers:
+            reason += f"; {count:,} {'value is' if count == 1 else 'values are'} no number and missing, such as {bad!r}"
+        return self._column(name, "numeric", reason, **more)
 
 
 def _lists(dtype: pl.DataType) -> bool:
@@ -314,10 +304,8 @@ def _odd(dtype: pl.DataType) -> bool:
     return dtype.is_nested() or dtype in (pl.Object, pl.Binary)
 
 
-def _described(
-    values: pl.Series, count: NDArray[np.int64], counts: Counts, place: Callable[[pl.Series], str] | None = None
-) -> Seen:
-    """Facts of different values, with how often each is there; ``place`` finds one that is no number."""
+def _described(values: pl.Series, count: NDArray[np.int64], counts: Counts) -> Seen:
+    """Facts of different values, with how often each is there."""
     hashes, text = values.hash(seed=0).to_numpy(), values.dtype == pl.String
     if not text and not values.dtype.is_numeric():
         return Seen(counts, hashes)
@@ -328,7 +316,7 @@ def _described(
     numbers = (values.cast(pl.Float64, strict=False) if text else exact(values)).to_numpy()
     read, fraction = ~np.isnan(numbers), ~np.isfinite(numbers) | (numbers != np.round(numbers))
     found = {"numbers": int(count[read].sum()), "decimals": int(count[read & fraction].sum())}
-    digits, bad = (99, 0), tuple[str, ...]()
+    digits, bad = (99, 0), ""
     if not fraction.all():
         sizes = np.abs(numbers[~fraction])
         digits = (len(f"{sizes.min():.0f}"), len(f"{sizes.max():.0f}"))
@@ -337,25 +325,11 @@ def _described(
         if some.str.contains(TIME).any():
             found["times"] = like(TIME)
         if some.str.contains(",", literal=True).any():
-            found["commas"] = like(r"^[+-]?[0-9]*,[0-9]+$")
-            found["thousands"] = like(r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$")
-        odd = values.filter(~read)
-        if (truths := odd.head(1000).str.to_lowercase().is_in([*TRUTHS])).any():
-            found["truths"] = int(count[~read][:1000][truths.to_numpy()].sum())
-        if odd.head(1000).str.contains(GROUPED).any():
-            found["grouped"] = like(GROUPED, odd, count[~read]) - found.get("thousands", 0)
+            found["commas"] = like(r"^[+-]?(?:[0-9]+,)+[0-9]+(?:\.[0-9]*)?$")
         if read.any():
             some, times = values.filter(read), count[read]
             found["codes"] = like("^[+-]?0[0-9]", some, times)
             found["hashlike"] = like("^[0-9]+[eE][0-9]+$", some, times)
-        if place is not None and read.any() and not read.all():
-            some = odd if 2 * found["numbers"] > counts.entries else odd.sort()[:1]  # all of a few, one of many
-            bad = (place(some),)
+        if not read.all():
+            bad = str(values.filter(~read).min())  # the same in blocks of any size
     return Seen(counts._replace(**found), hashes, digits, bad=bad)
-
-
-def _place(column: pl.Series, block: Block, values: pl.Series) -> str:
-    """The first of some values in a column, and its file and line."""
-    text = column.cast(pl.String).str.strip_chars()
-    row = int(text.is_in(values.implode()).fill_null(False).arg_max() or 0)
-    return f"{text[row]!r} in {block.where(row).rpartition('/')[2]}"  # runs are passed on: no folders

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,18 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bidwise.checks import InputError
-from bidwise.data.ads import COLUMNS, Ads
+from bidwise.data.ads import Ads
 from bidwise.data.columns import spelled
 from bidwise.data.store import SPLITS
 from bidwise.data.table_files import BadRow
-from bidwise.run_folder import take_room
 
-SHARES = (0.8, 0.1, 0.1)
+_SHARES = (0.8, 0.1, 0.1)
 UNFINISHED = "unfinished"  # prefix of folders inside a run folder that the next start removes
-LEAST = 20  # auctions, or pairs of rows: two for each tenth
+_LEAST = 20  # auctions, or pairs of rows: two for each tenth
 ISO = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
 DATED = re.compile("%[-_0]?[YyGgCsDFcxv+]")  # in a format with a year
-SECONDS = (1e8, 4e9)  # since 1970, of the years 1973 to 2096
+_SECONDS = (1e8, 4e9)  # since 1970, of the years 1973 to 2096
 AUCTIONS = 100  # to cut validation and test rows into, at least, if the table names none
 
 
@@ -63,7 +59,7 @@ def split(
     """
     random = np.random.default_rng(seed)
     sizes = np.ones(rows, np.int64) if auction is None else np.bincount(auction)
-    groups, what, least = len(sizes), *(("rows", 2 * LEAST) if auction is None else ("auctions", LEAST))
+    groups, what, least = len(sizes), *(("rows", 2 * _LEAST) if auction is None else ("auctions", _LEAST))
     if groups < least:
         found = f"{groups}" if auction is None or groups > 1 else "one: their id is the same in all rows"
         words = f"must have at least {least} {what} to be split into training, validation and test"
@@ -78,8 +74,8 @@ def split(
         order = np.argsort(oldest, kind="stable")
     ends = np.cumsum(sizes[order])  # of auctions, in their new order
     tenth = max(2, groups // 100)  # of groups: each part has some, however large the largest is
-    first = int(np.clip(np.searchsorted(ends, SHARES[0] * rows) + 1, tenth, groups - 2 * tenth))
-    second = int(np.clip(np.searchsorted(ends, sum(SHARES[:2]) * rows) + 1, first + tenth, groups - tenth))
+    first = int(np.clip(np.searchsorted(ends, _SHARES[0] * rows) + 1, tenth, groups - 2 * tenth))
+    second = int(np.clip(np.searchsorted(ends, sum(_SHARES[:2]) * rows) + 1, first + tenth, groups - tenth))
     bounds = list(pairwise([0, first, second, groups]))
     if auction is None:
         order[:first].sort()
@@ -96,13 +92,12 @@ def split(
     }
 
 
-def times_of(column: pl.Series, time_format: str | None = None, missing: Sequence[str] = ()) -> pl.Series:
+def times_of(column: pl.Series, time_format: str | None = None) -> pl.Series:
     """Times of some rows: dates, or numbers that sort. Every ad needs one.
 
     Args:
         column: dates, numbers, or text: ISO dates such as 2024-05-01 13:00, numbers, or in ``time_format``.
         time_format: of text, such as ``%d/%m/%Y %H:%M``.
-        missing: words that mean missing.
     """
     dtype = column.dtype
     if dtype in (pl.Time, pl.Duration) or not (dtype == pl.String or dtype.is_numeric() or dtype.is_temporal()):
@@ -111,14 +106,16 @@ def times_of(column: pl.Series, time_format: str | None = None, missing: Sequenc
     if dtype == pl.String:
         if time_format is not None and not DATED.search(time_format):
             raise InputError(f"must have a year, found {time_format!r}: a time of day is no time", "time_format")
-        text = spelled(column, missing=missing)
+        text = spelled(column)
         times = text.cast(pl.Float64, strict=False) if time_format is None else pl.Series([None] * len(text))
         if times.null_count() > text.null_count():
             times = _parsed(text, time_format)
         bad = times.is_null() & text.is_not_null()
         if bad.any():
-            row = min(bad.arg_true().head(10_000).to_list(), key=lambda row: _unclear(text[row]))
-            raise BadRow(column.name, row, f"{column[row]!r}; {_expected(str(text[row]), time_format)}")
+            row = int(bad.arg_max() or 0)
+            expected = "must begin with the year, as in 2024-05-01 13:00, or have a --time-format, such as %d/%m/%Y"
+            expected = expected if time_format is None else f"must be in the format {time_format}"
+            raise BadRow(column.name, row, f"{column[row]!r}; a time {expected}")
         column = times.alias(column.name)
     elif dtype.is_temporal():
         column = column.cast(pl.Datetime("us"))
@@ -143,40 +140,6 @@ def _parsed(text: pl.Series, time_format: str | None) -> pl.Series:
     return dates
 
 
-def _formats(text: str) -> list[str]:
-    """The formats in which text is a date that begins with the day or the month.
-
-    >>> _formats("1/5/2024"), _formats("31.05.24 8:00"), _formats("2024-05-31")
-    (['%d/%m/%Y', '%m/%d/%Y'], ['%d.%m.%y'], [])
-    """
-    parts = re.match(r"([0-9]{1,2})([/.-])([0-9]{1,2})\2([0-9]{4}|[0-9]{2})(?![0-9])", text)
-    if parts is None:
-        return []
-    mark, year = parts[2], "%Y" if len(parts[4]) == 4 else "%y"
-    months = {f"%d{mark}%m{mark}{year}": parts[3], f"%m{mark}%d{mark}{year}": parts[1]}
-    return [name for name, month in months.items() if int(month) <= 12]
-
-
-def _unclear(text: str) -> tuple[int, bool]:
-    """Least of a date that says which number is the month, then of one with two different readings."""
-    return len(_formats(text)) or 3, len(set(re.findall("[0-9]+", text)[:2])) == 1
-
-
-def _expected(text: str, time_format: str | None) -> str:
-    """The expected form of a time, with both readings of an ambiguous date."""
-    if time_format is not None:
-        return f"a time must be in the format {time_format}"
-    if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9.]+)?", text):
-        return "a time of day is no time, its date is missing"
-    if len(formats := _formats(text)) == 2:
-        first, second = re.findall("[0-9]+", text)[:2]
-        words = f"day {int(first)} of month {int(second)}, --time-format {formats[0]}"
-        return f"is it {words}, or day {int(second)} of month {int(first)}, --time-format {formats[1]}?"
-    if formats:
-        return f"name its format: --time-format {formats[0]}"
-    return "a time must be a number, a date or text that begins with the year, such as 2024-05-01 13:00:00"
-
-
 def shown_times(times: pl.Series) -> pl.Series:
     """Times as text, also numbers that are seconds or milliseconds since 1970.
 
@@ -185,7 +148,10 @@ def shown_times(times: pl.Series) -> pl.Series:
     """
     if times.dtype.is_numeric() and len(times):
         low, high = float(times.min()), float(times.max())  # type: ignore[arg-type]
-        for least, most, unit in ((SECONDS[0], SECONDS[1], 1_000_000), (1000 * SECONDS[0], 1000 * SECONDS[1], 1000)):
+        for least, most, unit in (
+            (_SECONDS[0], _SECONDS[1], 1_000_000),
+            (1000 * _SECONDS[0], 1000 * _SECONDS[1], 1000),
+        ):
             if least <= low and high <= most:
                 times = (times.cast(pl.Float64) * unit).cast(pl.Int64).cast(pl.Datetime("us"))
     if times.dtype.is_temporal():
@@ -202,34 +168,18 @@ def auction_size(most: int, *rows: int) -> int:
     return max(2, min(most, min(rows) // AUCTIONS))
 
 
-def halves(ads: Ads, seed: int, folder: Path | None = None) -> tuple[Ads, Ads]:
-    """The auctions, or ads without auctions, in two random halves: a choice on one is unknown to the other.
-
-    With a ``folder`` their columns are files in it, without a name, that end with their last use.
-    """
+def halves(ads: Ads, seed: int) -> tuple[Ads, Ads]:
+    """The auctions, or ads without auctions, in two random halves: a choice on one is unknown to the other."""
     order = np.random.default_rng(seed).permutation(len(ads) if ads.offsets is None else len(ads.offsets) - 1)
-    first, second = (_some(ads, torch.from_numpy(np.sort(part)), folder) for part in np.array_split(order, 2))
+    first, second = (_some(ads, torch.from_numpy(np.sort(part))) for part in np.array_split(order, 2))
     return first, second
 
 
-def _some(ads: Ads, which: Tensor, folder: Path | None) -> Ads:
+def _some(ads: Ads, which: Tensor) -> Ads:
     """Some auctions of ``ads``, or some ads without auctions."""
-    rows, bounds = which, None
-    if ads.offsets is not None:
-        sizes = ads.offsets.diff()[which]
-        bounds = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-        rows = torch.arange(int(bounds[-1])) + (ads.offsets[which] - bounds[:-1]).repeat_interleave(sizes)
-    if folder is None:
-        return ads.take(rows, bounds)
-    with TemporaryDirectory(dir=folder, prefix=UNFINISHED, ignore_cleanup_errors=True) as name:
-        columns = {key: getattr(ads, key) for key in ("features", *COLUMNS) if getattr(ads, key) is not None}
-        taken: dict[str, Any] = {key: _mapped(column, rows, f"{name}/{key}") for key, column in columns.items()}
-    return replace(ads, offsets=bounds, **taken)
-
-
-def _mapped(column: Tensor, rows: Tensor, path: str) -> Tensor:
-    """Rows of a column as a file."""
-    shape = (len(rows), *column.shape[1:])
-    file = torch.from_file(path, shared=True, size=math.prod(shape), dtype=column.dtype)
-    take_room(Path(path))
-    return torch.index_select(column, 0, rows, out=file.view(shape))
+    if ads.offsets is None:
+        return ads.take(which)
+    sizes = ads.offsets.diff()[which]
+    bounds = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    rows = torch.arange(int(bounds[-1])) + (ads.offsets[which] - bounds[:-1]).repeat_interleave(sizes)
+    return ads.take(rows, bounds)

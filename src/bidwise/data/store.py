@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -18,8 +18,8 @@ from bidwise.data.ads import Ads
 from bidwise.json_files import from_json, read_json
 from bidwise.run_folder import checksum, named, read_array, take_room, write_json
 
-FORMAT = "bidwise store"
-VERSION = 2
+_FORMAT = "bidwise store"
+_VERSION = 2
 SCHEMA = "store.json"
 SPLITS = ("train", "valid", "test")
 AGAIN = "prepare the data again"
@@ -33,18 +33,6 @@ TYPES: dict[str, DTypeLike] = {
     "exposure": np.float32,
     "offsets": np.int64,
 }
-
-
-CHUNK = 2**20  # numbers of a column on the disk that are worked on at once
-
-
-def chunks(first: int, last: int) -> Iterator[slice]:
-    """``first`` to ``last`` in stretches.
-
-    >>> list(chunks(0, 5))
-    [slice(0, 5, None)]
-    """
-    return (slice(at, min(at + CHUNK, last)) for at in range(first, last, CHUNK))
 
 
 @dataclass(frozen=True)
@@ -95,25 +83,21 @@ class Store:
         if not path.is_file():
             raise InputError(f"must be a folder with a store, found no {SCHEMA} in {self.folder}", argument="data")
         self.schema: dict[str, Any] = read_json(path)
-        if not isinstance(self.schema, dict) or self.schema.get("format") != FORMAT:
+        if not isinstance(self.schema, dict) or self.schema.get("format") != _FORMAT:
             raise InputError(f"{path} must be the schema of a store, found something else")
-        if self.schema.get("version") != VERSION:
+        if self.schema.get("version") != _VERSION:
             raise InputError(
-                f"{path} must be a store of version {VERSION}, found version {self.schema.get('version')!r}; {AGAIN}"
+                f"{path} must be a store of version {_VERSION}, found version {self.schema.get('version')!r}; {AGAIN}"
             )
         self.fields = from_json(list[Field], self.schema.get("fields"), f"fields of {path}")
         self.splits = from_json(dict[str, int], self.schema.get("splits"), f"splits of {path}")
         for name, stated in from_json(dict[str, Stated], self.schema.get("files"), f"files of {path}").items():
             check_name(f"files of {path}", name, _files(SPLITS, *TYPES))  # ours: none leads out of the folder
             file = self.folder / name
-            state = f"{file.stat().st_size:,} bytes" if file.is_file() else "no file"
-            if state != f"{stated.bytes:,} bytes":
-                raise InputError(
-                    f"{file} must have the {stated.bytes:,} bytes stated in {SCHEMA}, found {state}; {AGAIN}"
-                )
-            if verify and (crc := checksum(file)) != stated.crc32:
-                found = f"{crc}: the file was changed or damaged"
-                raise InputError(f"{file} must have checksum {stated.crc32}, found {found}; {AGAIN}")
+            size = file.stat().st_size if file.is_file() else -1
+            if size != stated.bytes or (verify and checksum(file) != stated.crc32):
+                found = "no file" if size < 0 else f"{size:,} bytes" if size != stated.bytes else "another checksum"
+                raise InputError(f"{file} must be the {stated.bytes:,} bytes of {SCHEMA}, found {found}; {AGAIN}")
 
     @property
     def cardinalities(self) -> list[int | tuple[int, int]]:
@@ -147,12 +131,8 @@ class Store:
         """The ads of a split; columns stay on disk. If the store has no auctions, ``auction_size`` ads compete."""
         check_name("split", split, self.splits)
         columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in self.columns(split)}
-        if "bids" not in columns:
-            raise InputError(f"{self.folder} has no bids")
-        if not {"features", "clicks"} <= set(columns):
-            raise InputError(
-                f"{self.folder} must have features and clicks of {split}, found {', '.join(columns)}; {AGAIN}"
-            )
+        if missing := {"features", "clicks", "bids"} - set(columns):
+            raise InputError(f"{self.folder} has no {' and no '.join(sorted(missing))} of {split}; {AGAIN}")
         return Ads(auction_size=None if "offsets" in columns else auction_size, **columns)
 
     def add(self, name: str, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any] | None = None) -> Store:
@@ -164,12 +144,10 @@ class Store:
         writer, added = StoreWriter(self.folder, self.splits), _files(columns, name)
         for split, values in columns.items():
             check_name("split", split, self.splits)
-            if name != "offsets" and len(values) != self.splits[split]:
+            if name != "offsets" and len(values) != (ads := self.splits[split]):
                 raise InputError(
-                    f"{name} must have one number for each of the {self.splits[split]:,} ads of {split}, "
-                    f"found {len(values):,}"
+                    f"{name} must have a number for each of the {ads:,} ads of {split}, found {len(values):,}"
                 )
-        for split, values in columns.items():
             writer.column(split, name, length=len(values))[:] = values
         files = {key: stated for key, stated in self.schema["files"].items() if key not in added}
         if len(files) < len(self.schema["files"]):
@@ -240,7 +218,7 @@ class StoreWriter:
         for file in files:
             _named(self.folder, file)
         said = [{key: x for key, x in vars(field).items() if (key, x) != ("slots", 1)} for field in fields]
-        schema = {"format": FORMAT, "version": VERSION, "fields": said, "splits": self.splits, **about}
+        schema = {"format": _FORMAT, "version": _VERSION, "fields": said, "splits": self.splits, **about}
         write_json(self.folder / SCHEMA, {**schema, "files": {name: _stated(self.folder / name) for name in files}})
         return Store(self.folder)
 

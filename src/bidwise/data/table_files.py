@@ -14,12 +14,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatch
 from glob import glob
-from itertools import pairwise
 from pathlib import Path
-from shutil import copyfileobj, rmtree
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -27,42 +25,33 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import polars as pl
 import polars.selectors as cs
-from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 from bidwise.urls import WEB, scheme_of, shown, url_of
+from bidwise.values import check_columns
 
 Table = Any  # a path, a URL, a Source, a polars or pandas frame, a LazyFrame, or a mapping of columns
 
 ROWS = 2**17  # of a block that is no text
 BYTES = 2**22  # of a block of text, about
 UNCLOSED = 16  # blocks without a line end outside of quotes: a quote is not closed
-QUOTE, NEWLINE, CARRIAGE = 34, 10, 13
+QUOTE, NEWLINE = 34, 10
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)  # panics are no Exceptions
-BROKEN = (OSError, EOFError, zlib.error)
 TIMES = ("D", "ms", "us", "ns")  # units of numpy's dates that polars has too
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": ""}  # of .txt by its first line
 ENDINGS = ".parquet, .csv, .tsv, .txt or one of the last three with .gz"
 PATTERN = re.compile(r"[*[]")  # in the name of a table: several files
-LIBSVM = re.compile(rb"\S+( +\d+:\S+)+\s*")
-S3 = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL"
-GOOGLE = "GOOGLE_SERVICE_ACCOUNT, the file of a key"
-AZURE = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"
-KEYS = (  # schemes that polars reads, and the variables that it reads keys from
-    {"s3": S3, "s3a": S3, "gs": GOOGLE, "gcs": GOOGLE}
-    | dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), AZURE)
-    | {"hf": "HF_TOKEN"}
-    | dict.fromkeys(WEB)
-)
+CLOUD = ("s3", "s3a", "gs", "gcs", "az", "azure", "adl", "abfs", "abfss", "hf")  # schemes that polars reads
 SCHEMES = "s3://, gs://, az://, abfss://, hf://, http:// and https://"
 REMOTE = re.compile("object-store error|error sending request")
+ACCESS = "check the network, the URL and the credentials (https://docs.pola.rs/user-guide/io/cloud-storage)"
 
 
 _process: int | None = None  # that has used polars
 
 
 def check_process() -> None:
-    """Raise in a process forked from one that has used polars: its threads are gone there, and any work hangs."""
+    """Raise in a fork of a process that has used polars: its threads are gone there, and any work would hang."""
     global _process
     if _process not in (None, os.getpid()):
         raise InputError(
@@ -90,13 +79,17 @@ class Block:
     share: float = 1.0  # of the table that is read with this block, for progress
     file: str = ""  # of text, the file
     line: int = 0  # of text, the line that the block begins with, as an editor counts
-    text: bytes | None = None  # of text, the unchanged rows with their line ends
+    text: bytes = b""  # of text, the rows as they are in the file
 
     def where(self, row: int) -> str:
         """The place of a row of the frame: ``ads.csv, line 17``, or ``ads.parquet, row 15 (rows count from 0)``."""
-        if self.text is None:
+        if not self.text:
             return self.source.place(self.start + row)
-        return f"{self.file}, line {self.line + _lines_before(self.text, row)}"
+        text = np.frombuffer(self.text, np.uint8)
+        ends = np.flatnonzero((text == NEWLINE) & ~np.logical_xor.accumulate(text == QUOTE))
+        end = int(ends[row - 1]) + 1 if row else 0
+        line = self.line + self.text.count(b"\n", 0, end)
+        return f"{self.file}, line {line}"
 
     @contextmanager
     def located(self) -> Iterator[None]:
@@ -106,37 +99,20 @@ class Block:
         except BadRow as error:
             raise BadRow(error.column, error.row, error.found, error.place or self.where(error.row)) from None
 
-    def extended(self, cells: pl.Series) -> bytes:
-        """Of text, the unchanged rows with one more cell each; line ends stay."""
-        text = self.text or b""
-        if b'"' in text:  # there may be line ends inside of quotes
-            bounds = np.append(-1, _row_ends(text)).tolist()
-            rows = pl.Series("row", [text[a + 1 : b].decode() for a, b in pairwise(bounds)])
-        else:
-            rows = pl.Series("row", [text.decode()]).str.split("\n").explode(empty_as_null=False)[:-1]
-        frame = pl.DataFrame([rows, cells.cast(pl.String).alias("cell")])
-        if b"\r" in text:
-            ends = pl.when(pl.col("row").str.ends_with("\r")).then(pl.lit("\r")).otherwise(pl.lit(""))
-            frame = frame.select(pl.col("row").str.strip_suffix("\r"), pl.concat_str("cell", ends))
-        out = io.BytesIO()
-        frame.write_csv(out, separator=self.source.separator or ",", include_header=False, quote_style="never")
-        return out.getvalue()
-
 
 class Source:
     """A table that can be read more than once, in blocks or as a whole.
 
     Reading stops with an InputError that names the file, and of text the line: rows of another length, bytes that are
-    not UTF-8, other columns than in the first file, libsvm rows.
+    not UTF-8, other columns than in the first file.
     """
 
     name: str  # as errors call it
     schema: pl.Schema  # of text all columns are pl.String
     text: bool = False  # whether it is text: all cells are pl.String
     files: Sequence[Path] = ()  # on this machine; none of a URL, a frame or a mapping
-    separator: str | None = None  # of text
+    separator: str = ","  # of text
     header: bool = True  # of text, whether files begin with a line of names
-    rows: int | None = None  # unknown of text until it has been read
     where: Path | None = None  # the folder or pattern of several files
 
     @property
@@ -150,13 +126,12 @@ class Source:
         Raises if there is no row.
         """
         check_columns(columns or (), self.columns, self.name)
-        rows = 0
+        empty = True
         for block in self._blocks(None if columns is None else list(dict.fromkeys(columns))):
-            rows += len(block.frame)
+            empty = False
             yield block
-        if not rows:
+        if empty:
             raise InputError(f"{self.name} must contain ads, found no rows")
-        self.rows = rows
 
     def _blocks(self, columns: list[str] | None) -> Iterator[Block]:
         raise NotImplementedError
@@ -166,8 +141,11 @@ class Source:
         return pl.concat([block.frame for block in self.blocks(columns)])
 
     def fingerprint(self) -> str:
-        """Whether a table is the same: bytes of files, rows of anything else. Free after a whole pass over all columns
-        of text; another pass otherwise."""
+        """Whether a table is the same: bytes of files, rows of anything else."""
+        from bidwise.run_folder import checksum  # late: torch takes a second
+
+        if self.files:
+            return checksum(*self.files)
         frames = (block.frame.select(cs.all() - cs.object()) for block in self.blocks())
         total = sum(int(frame.hash_rows(seed=0).sum() or 0) for frame in frames if frame.width)
         return f"{total % 2**32:08x}"
@@ -175,10 +153,6 @@ class Source:
     def local(self, folder: Path) -> Source:
         """The table if it can be read again at the same cost, else a Parquet copy of it in a folder."""
         return self
-
-    def header_line(self, column: str) -> bytes:
-        """Of text with a header, its first line with one more name; empty without a header."""
-        return b""
 
     def reads(self, path: str | Path) -> bool:
         """Whether a file or folder is read, is in a folder that is read, or fits the pattern."""
@@ -214,19 +188,12 @@ class _Parquet(Source):
                 yield Block(self, frame, start, (start + len(frame)) / self.rows)
                 start += len(frame)
 
-    def fingerprint(self) -> str:
-        from bidwise.run_folder import checksum  # late: torch takes a second
-
-        return checksum(*self.files) if self.files else super().fingerprint()
-
     def local(self, folder: Path) -> Source:
-        from bidwise.run_folder import whole_file
-
         if self.files:
             return self
         copy = folder / "rows.parquet"
-        with self._readable(), whole_file(copy) as part:
-            self.lazy.sink_parquet(part, row_group_size=ROWS, compression="lz4", engine="streaming")
+        with self._readable():
+            self.lazy.sink_parquet(copy, row_group_size=ROWS, compression="lz4", engine="streaming")
         return _Parquet(self.name, pl.scan_parquet(copy, glob=False))
 
     def place(self, row: int) -> str:
@@ -282,7 +249,7 @@ class _Memory(Source):
 
     def _blocks(self, columns: list[str] | None) -> Iterator[Block]:
         frame = self._frame(columns)
-        self.rows, start = len(frame), 0
+        start = 0
         for part in frame.iter_slices(ROWS):
             yield Block(self, part, start, (start + len(part)) / len(frame))
             start += len(part)
@@ -293,7 +260,7 @@ class _Memory(Source):
 
 
 class _Text(Source):
-    """Text files with the same columns."""
+    """Text files with the same columns: read in blocks of whole rows, whose cells polars parses."""
 
     text = True
 
@@ -307,232 +274,141 @@ class _Text(Source):
         where: Path | None = None,
         scratch: str | None = None,
     ) -> None:
-        self.name, self.paths, self.where, self.header = name, files, where, header
-        self.files = list(files.values()) if scratch is None else ()
-        if scratch is not None:  # copies, which are gone with the source
+        self.name, self.paths, self.files = name, files, list(files.values())
+        self.where, self.header = where, header
+        if scratch is not None:  # of copies, which are gone with the source
             weakref.finalize(self, rmtree, scratch, ignore_errors=True)
-        self.crc: str | None = None
-        self.size = max(1, sum(path.stat().st_size for path in files.values()))
         first, path = next(iter(files.items()))
-        line = next(self._texts(first, path, size=2**16), (b"", 1, 0))[0]
-        if not line:
+        text = next(self._texts(first, path), (b"",))[0]
+        if not text:
             raise InputError(f"{first} must contain ads, found an empty file")
-        self.separator = separator or ("\t" if b"\t" in line.partition(b"\n")[0] else ",")
-        self.schema = pl.Schema(dict.fromkeys(self._names(first, line)[0], pl.String))
-        if len(self.columns) == 1 and (mark := re.search("[,;\t|]", self.columns[0] if header else line.decode())):
-            found = f"one column, {self.columns[0][:60]!r}" if header else "one column"
+        self.separator = separator or ("\t" if b"\t" in text.partition(b"\n")[0] else ",")
+        names = self._names(first, text)[0]
+        self.schema = pl.Schema(dict.fromkeys(names, pl.String))
+        line = names[0] if header else text.partition(b"\n")[0].decode()
+        if len(names) == 1 and (mark := re.search("[,;\t|]", line)):
             raise InputError(
-                f"{name} must have columns, found {found}; is it separated by {mark[0]!r}? Name it: --separator"
+                f"{name} must have columns, found one column, {line[:60]!r}; is it separated by {mark[0]!r}? Name it: "
+                "--separator"
             )
 
-    def _texts(self, name: str, path: Path, size: int | None = None) -> Iterator[tuple[bytes, int, int]]:
+    def _texts(self, name: str, path: Path) -> Iterator[tuple[bytes, int, int]]:
         """Whole rows of a file with the line that they begin with and the bytes read so far; no empty lines at the
         end."""
-        rest, line, size = b"", 1, size or BYTES
+        rest, line = b"", 1
         try:
             with path.open("rb") as raw:
                 zipped = raw.read(2) == b"\x1f\x8b"
                 raw.seek(0)
                 stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
-                start, more = True, b" "
-                while more:
-                    more = stream.read(size)
+                while more := stream.read(BYTES):
+                    if len(rest) > UNCLOSED * BYTES:
+                        raise InputError(f"{name}, line {line} or later: found a quote that is opened and not closed")
                     text = rest + more
-                    if start:
-                        if text[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                            raise InputError(
-                                f"{name} must be UTF-8, found UTF-16; convert it: iconv -f utf-16 -t utf-8"
-                            )
-                        text, start = text.removeprefix(b"\xef\xbb\xbf"), False
-                    cut = _cut(text, whole=not more)
-                    rest, text = text[cut:], text[:cut]
-                    if len(rest) > UNCLOSED * BYTES or (not more and rest.strip(b"\r\n")):
-                        at = line + text.count(b"\n")
-                        raise InputError(f"{name}, line {at} or later: found a quote that is opened and not closed")
+                    cut = text.rfind(b"\n", 0, len(text.rstrip(b"\r\n"))) + 1
+                    quotes = text.count(b'"', 0, cut)
+                    while quotes % 2:  # the line end is in a cell
+                        before = text.rfind(b"\n", 0, cut - 1) + 1
+                        quotes -= text.count(b'"', before, cut)
+                        cut = before
+                    text, rest = text[:cut], text[cut:]
                     if text:
-                        yield text if text.endswith(b"\n") else text + b"\n", line, raw.tell()
+                        yield text.removeprefix(b"\xef\xbb\xbf") if line == 1 else text, line, raw.tell()
                         line += text.count(b"\n")
-        except BROKEN as error:
+                if text := rest.rstrip(b"\r\n"):
+                    yield (text.removeprefix(b"\xef\xbb\xbf") if line == 1 else text) + b"\n", line, raw.tell()
+        except (OSError, EOFError, zlib.error) as error:
             raise _unreadable(name, error) from None
 
     def _names(self, file: str, text: bytes) -> tuple[list[str], int]:
         """The names of the columns of a file, and the start of its rows."""
-        end = _first_row(text)
-        first = text[:end]
-        if LIBSVM.fullmatch(first):
-            raise InputError(f"{file} must be a table with one cell for each column, found rows like libsvm's")
-        if b"\0" in first:
-            raise InputError(f"{file} must be text in UTF-8, found bytes that are 0; is it UTF-16? Convert it: iconv")
-        if not first.strip():
-            raise InputError(f"{file} must begin with the names of its columns, found an empty line")
-        if b"\r" in first.rstrip(b"\r\n"):
-            raise InputError(f"{file} must have lines that end in \\n or \\r\\n, found only \\r; convert it: mac2unix")
-        _check_utf8(file, first, 1)
-        cells = next(csv.reader(io.StringIO(first.decode(), newline=""), delimiter=self.separator or ","))
+        lines = io.BytesIO(text)
+        try:
+            cells = next(csv.reader((line.decode() for line in lines), delimiter=self.separator), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise self._fault(file, text, 1, error) from None
+        if not cells or "\0" in cells[0]:
+            found = "bytes that are 0; is it UTF-16? Convert it: iconv" if cells else "an empty line"
+            raise InputError(f"{file} must begin with the names of its columns in UTF-8, found {found}")
         if not self.header:
             return [f"column_{at}" for at in range(1, len(cells) + 1)], 0
         check_once(cells, file)
-        return cells, end
+        return cells, lines.tell()
 
     def _blocks(self, columns: list[str] | None) -> Iterator[Block]:
-        start, crc, before = 0, 0, 0
+        start, before, size = 0, 0, sum(path.stat().st_size for path in self.files)
         for name, path in self.paths.items():
-            first = True
-            for text, line, read in self._texts(name, path):
-                crc = zlib.crc32(text, crc)
-                if first:
+            for at, (text, line, read) in enumerate(self._texts(name, path)):
+                if at == 0:
                     names, end = self._names(name, text)
                     if names != self.columns:
-                        self._other_columns(name, names)
-                    line, text, first = line + text.count(b"\n", 0, end), text[end:], False
+                        other = next((x for x in names if x not in self.columns), f"{len(names)} in another order")
+                        raise InputError(f"{name} must have the columns of {next(iter(self.paths))}, found {other!r}")
+                    line, text = line + text.count(b"\n", 0, end), text[end:]
                 if text:
-                    frame = self._parsed(name, text, line, columns)
-                    yield Block(self, frame, start, (before + read) / self.size, name, line, text)
+                    frame = self._parsed(name, text, line)
+                    frame = frame if columns is None else frame.select(cs.by_name(*columns))
+                    yield Block(self, frame, start, (before + read) / size, name, line, text)
                     start += len(frame)
             before += path.stat().st_size
-        self.crc = f"{crc:08x}"
 
-    def _other_columns(self, file: str, names: list[str]) -> None:
-        other = next((x for x in names if x not in self.columns), None) or f"{len(names)} columns in another order"
-        raise InputError(f"{file} must have the columns of {next(iter(self.paths))}, found {other!r}")
-
-    def _parsed(self, file: str, text: bytes, line: int, columns: list[str] | None) -> pl.DataFrame:
-        """The cells of rows that have one for each column."""
-        if b"\0" in text:
-            at = line + text.count(b"\n", 0, text.find(b"\0"))
-            raise InputError(f"{file}, line {at}: found a byte that is 0; the file must be text in UTF-8")
-        width, separator = len(self.columns), ord(self.separator or ",")
-        array, places = np.frombuffer(text, np.uint8), None
-        rows = int(np.count_nonzero(array == NEWLINE))
-        # polars finds rows with too many cells when it reads all columns; with the right total none has too few
-        total = rows * (width - 1) == np.count_nonzero(array == separator)
-        if columns is not None or b'"' in text or not total:
-            rows = _check_cells(file, text, line, width, separator)
-            places = None if columns is None else [self.columns.index(column) for column in columns]
+    def _parsed(self, file: str, text: bytes, line: int) -> pl.DataFrame:
+        """The cells of rows. polars fills short rows with nulls: the separators outside of quotes must be as many as
+        the cells need."""
+        width, separator = len(self.columns), self.separator.encode()
         try:
-            frame = pl.read_csv(
-                text, has_header=False, separator=self.separator or ",", infer_schema=False, columns=places
-            )
-        except pl.exceptions.PolarsError as error:
-            _check_cells(file, text, line, width, separator)
-            _check_utf8(file, text, line)
-            raise _unreadable(file, error) from None
-        frame.columns = self.columns if columns is None else columns
-        if len(frame) != rows:
-            raise InputError(f"{file}, line {line} or later: must have {rows:,} rows, found {len(frame):,}")
+            plain = _outside(text, separator)
+            rows, marks = plain.count(b"\n"), plain.count(separator)
+            frame = pl.read_csv(text, has_header=False, separator=self.separator, infer_schema=False)
+        except (*UNREADABLE, csv.Error) as error:
+            raise self._fault(file, text, line, error) from None
+        if frame.shape != (rows, width) or marks != rows * (width - 1):
+            raise self._fault(file, text, line, ValueError("its rows have different numbers of cells"))
+        frame.columns = self.columns
         return frame
 
-    def fingerprint(self) -> str:
-        if self.crc is None:
-            crc = 0
-            for name, path in self.paths.items():
-                for text, _, _ in self._texts(name, path):
-                    crc = zlib.crc32(text, crc)
-            self.crc = f"{crc:08x}"
-        return self.crc
-
-    def header_line(self, column: str) -> bytes:
-        if not self.header:
-            return b""
-        text = next(self._texts(*next(iter(self.paths.items())), size=2**16))[0]
-        line = Block(self, pl.DataFrame(), 0, text=text[: _first_row(text)])
-        written = io.StringIO()
-        csv.writer(written, delimiter=self.separator or ",", lineterminator="").writerow([column])
-        return line.extended(pl.Series([written.getvalue()]))
+    def _fault(self, file: str, text: bytes, line: int, error: BaseException) -> InputError:
+        """What is wrong with text that polars cannot read, with the line if it can be found."""
+        lines, begin = io.BytesIO(text), 0
+        rows = csv.reader((row.decode() for row in lines), delimiter=self.separator, strict=True)
+        at, width = line, len(getattr(self, "schema", ()))
+        try:
+            for cells in rows:
+                row, begin = text[begin : lines.tell()], lines.tell()
+                if width and len(cells or [""]) != width:
+                    found = "an empty line" if not cells else str(len(cells))
+                    words = f"must have {width} cells, as many as there are columns"
+                    return InputError(f"{file}, line {at}: {words}, found {found}")
+                _outside(row, self.separator.encode())
+                at = line + rows.line_num
+        except UnicodeDecodeError as wrong:
+            fix = f"if it is Latin-1, convert it: iconv -f latin1 -t utf-8 {file} > new.csv"
+            byte = wrong.object[wrong.start]
+            return InputError(f"{file}, line {line + rows.line_num}: must be UTF-8, found the byte 0x{byte:02x}; {fix}")
+        except csv.Error:
+            fix = 'quote the whole cell and double the quotes in it, as "5"" screen"'
+            return InputError(f"{file}, line {at}: found a quote that is not closed, or inside of a cell; {fix}")
+        return _unreadable(f"{file}, line {line} or later", error)
 
     def place(self, row: int) -> str:
-        block = next(block for block in self.blocks(self.columns[:1]) if row < block.start + len(block.frame))
+        block = next(block for block in self.blocks() if row < block.start + len(block.frame))
         return block.where(row - block.start)
 
 
-def _cut(text: bytes, whole: bool) -> int:
-    """The end of the last complete row: after the last line end outside of quotes on a line that is not empty.
+def _outside(text: bytes, separator: bytes) -> bytes:
+    """Text without all that is between quotes; raises if a quote is neither at an end of a cell nor doubled.
 
-    >>> _cut(b'1,"a', whole=False), _cut(b'1,2\\n3,"a\\nb', whole=False), _cut(b"1\\n\\n", whole=True)
-    (0, 4, 2)
+    >>> _outside(b'1,"a, b"\\n', b",")
+    b'1,\\n'
     """
-    end, quotes = len(text), text.count(b'"')
-    if not whole or quotes % 2:
-        while (at := text.rfind(b"\n", 0, end)) >= 0:
-            quotes -= text.count(b'"', at, end)
-            end = at
-            if quotes % 2 == 0:
-                break
-        end = at + 1
-    written = len(text[:end].rstrip(b"\r\n"))
-    if not written:
-        return 0
-    after = text.find(b"\n", written, end)
-    return end if after < 0 else after + 1
-
-
-def _first_row(text: bytes) -> int:
-    """The end of the first row."""
-    end = text.find(b"\n") + 1
-    while text.count(b'"', 0, end) % 2:
-        end = text.find(b"\n", end) + 1
-    return end
-
-
-def _inside(array: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Whether bytes are between quotes."""
-    return np.asarray(np.logical_xor.accumulate(array == QUOTE))
-
-
-def _row_ends(text: bytes) -> NDArray[np.int64]:
-    """Places of the line ends outside of quotes."""
-    array = np.frombuffer(text, np.uint8)
-    ends = array == NEWLINE
-    return np.flatnonzero(ends & ~_inside(array) if b'"' in text else ends)
-
-
-def _lines_before(text: bytes, row: int) -> int:
-    """Line ends before a row."""
-    return text.count(b"\n", 0, int(_row_ends(text)[row - 1]) + 1) if row else 0
-
-
-def _check_cells(file: str, text: bytes, line: int, width: int, separator: int) -> int:
-    """The number of rows; raises unless each has ``width`` cells."""
-    array = np.frombuffer(text, np.uint8)
-    marks = (array == separator) | (array == NEWLINE)
-    if b'"' in text:
-        _check_quotes(file, array, text, line, separator)
-        marks &= ~_inside(array)
-    marks = np.flatnonzero(marks)
-    ends = array[marks] == NEWLINE
-    rows = len(marks) // width
-    if len(marks) == rows * width and ends[width - 1 :: width].all() and np.count_nonzero(ends) == rows:
-        return rows
-    cells = np.diff(np.flatnonzero(ends), prepend=-1)
-    row = int((cells != width).argmax())
-    at = line + _lines_before(text, row)
-    start = int(_row_ends(text)[row - 1]) + 1 if row else 0
-    empty = not text[start : text.find(b"\n", start)].strip()
-    found = "an empty line" if empty else str(cells[row])
-    raise InputError(f"{file}, line {at}: must have {width} cells, as many as there are columns, found {found}")
-
-
-def _check_quotes(file: str, array: NDArray[np.uint8], text: bytes, line: int, separator: int) -> None:
-    """Raise if a quote is neither at an end of a cell nor doubled."""
+    if b'"' not in text:
+        return text
+    array = np.frombuffer(b"\n" + text + b"\n", np.uint8)
     quotes = np.flatnonzero(array == QUOTE)
-    padded = np.concatenate([[NEWLINE], array, [NEWLINE]])
-    outside = np.array([separator, NEWLINE, CARRIAGE, QUOTE])
-    bad = ~np.isin(padded[quotes[0::2]], outside), ~np.isin(padded[quotes[1::2] + 2], outside)
-    stray = np.concatenate([quotes[0::2][bad[0]], quotes[1::2][bad[1]]])
-    if len(stray):
-        at = line + text.count(b"\n", 0, int(stray.min()))
-        fix = 'quote the whole cell and double the quotes in it, as "5"" screen"'
-        raise InputError(f"{file}, line {at}: found a quote inside of a cell; {fix}")
-
-
-def _check_utf8(file: str, text: bytes, line: int) -> None:
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        at = line + text.count(b"\n", 0, error.start)
-        fix = f"if it is Latin-1, convert it: iconv -f latin1 -t utf-8 {file} > new.csv"
-        words = f"{file}, line {at}: must be UTF-8, found the byte 0x{text[error.start]:02x}; {fix}"
-        raise InputError(words) from None
+    near = np.concatenate([array[quotes[0::2] - 1], array[quotes[1::2] + 1]])
+    if len(quotes) % 2 or not np.isin(near, np.frombuffer(b'"\r\n' + separator, np.uint8)).all():
+        raise csv.Error
+    return b"".join(text.split(b'"')[::2])
 
 
 def open_table(
@@ -572,62 +448,52 @@ def _opened(table: str | Path, separator: str | None, header: bool, asked: str |
     path, files = Path(table), []
     several = bool(PATTERN.search(name)) and not (scheme is None and path.exists())
     if scheme is not None:
-        if scheme not in KEYS:
+        if scheme not in (*CLOUD, *WEB):
             raise InputError(f"{name} must be a file or a URL of a kind that can be read: {SCHEMES}; copy it to one")
         if scheme in WEB and "*" in name:
             raise InputError(f"{name} must be one file, found a pattern: {scheme}:// cannot list files")
         several, kind = several and scheme not in WEB, _kind(name, separator)
+        warnings.filterwarnings("ignore", r"'\(default_\)region' not set", UserWarning)  # polars asks the bucket for it
     elif path.is_dir():
         several, kind, files = True, *_in_folder(path, separator)
     else:
-        files = sorted(map(Path, glob(str(path), recursive=True))) if several else [path] if path.exists() else []
+        files = sorted(map(Path, glob(str(path), recursive=True))) if several else [path] if path.is_file() else []
         if not files:
             raise InputError(f"{path}: no {'file has such a name' if several else 'such file'}")
         kind = _kind(name, separator)
     if kind == ".parquet":
         if asked is not None:
             raise InputError(f"is for text, .csv or .tsv, found {name}", argument=asked)
-        place: Any = files if scheme is None else url_of(table)
-        warnings.filterwarnings("ignore", r"'\(default_\)region' not set", UserWarning)  # polars asks the bucket for it
+        url = "" if scheme is None else url_of(table)
         try:
-            lazy = pl.scan_parquet(place, glob=several and scheme is not None, hive_partitioning=several)
+            lazy = pl.scan_parquet(url or files, glob=several and scheme is not None, hive_partitioning=several)
         except UNREADABLE as error:
-            raise _unreadable(name, error, "" if scheme is None else url_of(table)) from None
-        inside = path if files and several else None
-        return _Parquet(name, lazy, files=files, where=inside, url="" if files else place)
+            raise _unreadable(name, error, url) from None
+        return _Parquet(name, lazy, files=files, where=path if files and several else None, url=url)
     separator = separator or SEPARATORS[kind]
-    if scheme is None and all(file.is_file() for file in files):
+    if scheme is None:
         named = {str(file) if several else name: file for file in files}
         return _Text(name, named, separator=separator, header=header, where=path if several else None)
     scratch = mkdtemp(prefix="bidwise-")
     try:
-        if scheme is None:  # a pipe, which can be read once
-            copies = {name: Path(scratch) / "pipe"}
-            with path.open("rb") as pipe, copies[name].open("wb") as copy:
-                copyfileobj(pipe, copy, BYTES)
-        else:
-            copies = _downloaded(url_of(table), name, scratch)
+        copies = _downloaded(url_of(table), name, several, Path(scratch))
         return _Text(name, copies, separator=separator, header=header, scratch=scratch)
     except BaseException:
         rmtree(scratch, ignore_errors=True)
         raise
 
 
-def _downloaded(url: str, name: str, folder: str) -> dict[str, Path]:
+def _downloaded(url: str, name: str, several: bool, folder: Path) -> dict[str, Path]:
     """Text at a URL as files on this machine."""
     copies: dict[str, Path] = {}
-    warnings.filterwarnings("ignore", r"'\(default_\)region' not set", UserWarning)
-    several = scheme_of(url) not in WEB and bool(PATTERN.search(name))
     try:
         pl.scan_csv(url, glob=several, has_header=False, infer_schema=False).collect_schema()  # knows empty files
         lines = pl.scan_lines(url, glob=several, include_file_paths="file")
         for block in lines.collect_batches(chunk_size=ROWS, engine="streaming"):
-            for (file,), part in block.partition_by(
-                "file", as_dict=True, include_key=False, maintain_order=True
-            ).items():
-                copy = copies.setdefault(shown(str(file)) if several else name, Path(folder) / str(len(copies)))
+            for (file,), part in block.group_by("file", maintain_order=True):
+                copy = copies.setdefault(shown(str(file)) if several else name, folder / str(len(copies)))
                 with copy.open("ab") as out:
-                    part.write_csv(out, include_header=False, separator="\x01", quote_style="never")
+                    part.drop("file").write_csv(out, include_header=False, separator="\x01", quote_style="never")
     except UNREADABLE as error:
         raise _unreadable(name, error, url) from None
     return copies
@@ -671,7 +537,7 @@ def _unreadable(name: str, error: BaseException, url: str = "") -> InputError:
         if REMOTE.search(text):
             reason = (text.rpartition(" (path: ")[0] or text).rpartition(" - ")[2]
             reason = reason.removeprefix("object-store error: ")
-            fix = f"; check the network, the URL and {KEYS[scheme_of(url) or ''] or 'its signature'}"
+            fix = f"; {ACCESS}"
         reason = re.sub(r"[A-Za-z][\w+.-]+://\S+", "...", reason.replace(url, "...")) + fix
     return InputError(f"{name} cannot be read: {reason}")
 
@@ -679,25 +545,9 @@ def _unreadable(name: str, error: BaseException, url: str = "") -> InputError:
 def check_readable(
     table: str, columns: Sequence[str], separator: str | None = None, header: bool | None = None
 ) -> None:
-    """Raise unless a table on disk can be opened and has these columns; URLs and pipes are read later."""
-    if scheme_of(table) is None and not Path(table).is_fifo():
+    """Raise unless a table on disk can be opened and has these columns; URLs are read later."""
+    if scheme_of(table) is None:
         check_columns(columns, open_table(table, separator=separator, header=header).columns, table)
-
-
-def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> None:
-    """Raise unless all columns are there; suggests the nearest."""
-    for column in wanted:
-        if column in there:
-            continue
-        near = get_close_matches(column, map(str, there), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
-        if list(there) == ["column_1"]:
-            hint = "is another character between the columns? Name it: --separator"
-        elif "," in column and set(column.split(",")) <= set(there):
-            hint = "separate columns by spaces"
-        elif any(str(name).replace(".", "", 1).isdigit() for name in there):
-            hint += "; is the first line no line of names? Say so: --no-header"
-        raise InputError(f"{table} has no column {column!r}; {hint}")
 
 
 def check_once(columns: Sequence[str], table: str) -> None:

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bidwise.auctions import ad_numbers, auctions_of
+from bidwise.auctions.outcome import CHUNK
 from bidwise.checks import InputError, check_between, check_weights
 from bidwise.segments import Auctions
 from bidwise.values import Floats
@@ -50,27 +51,28 @@ def auc_values(ctr: Floats, clicked: NDArray[np.bool_], weights: Floats | None =
     >>> auc_values(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
     (0.875, array([1.125, 0.625, 0.625, 1.125]))
     """
-    ups, downs = np.flatnonzero(clicked), np.flatnonzero(~clicked)
-    mass = np.ones(len(ctr)) if weights is None else weights
-    starts = np.flatnonzero(np.append(True, ctr[1:] != ctr[:-1])) if len(ctr) else ups
-    clicks, others = float(mass[ups].sum()), float(mass[downs].sum())
-    others_below = _below(np.where(clicked, 0.0, mass), starts)[ups]
-    clicked_below = _below(np.where(clicked, mass, 0.0), starts)[downs]
-    values = np.full(len(ctr), np.nan)
+    up = np.where(clicked, 1.0 if weights is None else weights, 0.0)
+    down = np.where(clicked, 0.0, 1.0 if weights is None else weights)
+    clicks, others = float(up.sum()), float(down.sum())
     if not clicks or not others:
-        return float("nan"), values
-    area = float((others_below if weights is None else others_below * weights[ups]).sum()) / (clicks * others)
-    share = clicks / (clicks + others)
-    values[ups] = area + (others_below / others - area) / share
-    values[downs] = area + (1 - area - clicked_below / clicks) / (1 - share)
-    return area, values
+        return float("nan"), np.full(len(ctr), np.nan)
+    changes = ctr[1:] != ctr[:-1]
+    starts = None if changes.all() else np.flatnonzero(np.append(True, changes))
+    others_below = _below(down, starts)
+    area, share = float((others_below * up).sum()) / (clicks * others), clicks / (clicks + others)
+    of_clicked = area + (others_below / others - area) / share
+    of_others = area + (1 - area - _below(up, starts) / clicks) / (1 - share)
+    return area, np.where(clicked, of_clicked, of_others)
 
 
-def _below(mass: Floats, starts: NDArray[np.int64]) -> Floats:
-    """Mass of smaller scores and half of equal ones, along the order of scores; runs begin at ``starts``."""
-    sums = np.append(0.0, mass.cumsum())
+def _below(mass: Floats, starts: NDArray[np.int64] | None) -> Floats:
+    """Mass of smaller scores and half of equal ones, along the order of scores; runs of equals, if any, begin at
+    ``starts``."""
+    sums: Floats = mass.cumsum()
+    if starts is None:
+        return sums - mass / 2
     ends = np.append(starts[1:], len(mass))
-    middle: Floats = np.repeat((sums[starts] + sums[ends]) / 2, ends - starts)
+    middle: Floats = np.repeat((sums[starts] - mass[starts] + sums[ends - 1]) / 2, ends - starts)
     return middle
 
 
@@ -92,21 +94,30 @@ def auction_areas(
     score: Floats, clicked: NDArray[np.bool_], auctions: Auctions, weights: Floats | None = None
 ) -> Floats:
     """:func:`auction_auc` of checked columns."""
-    of_ad = auctions.of_ad.numpy()
-    key = of_ad * len(score)
-    key[np.argsort(score)] += np.arange(len(score))
-    order = np.argsort(key)  # auction by auction in the order of scores: two sorts of one column, which are vectorised
-    score, clicked = score[order], clicked[order]
-    mass = np.ones(len(score)) if weights is None else weights[order]
-    runs = np.append(True, (score[1:] != score[:-1]) | (of_ad[1:] != of_ad[:-1]))[: len(score)]
-    up, down = mass * clicked, mass * ~clicked
-    before = auctions.prefix(torch.from_numpy(down)).numpy()
-    starts = np.flatnonzero(runs)
-    ends, auction = np.append(starts[1:], len(score))[: len(starts)], of_ad[starts]  # their sums have one place more
-    middle = np.repeat((before[starts + auction] + before[ends + auction]) / 2, ends - starts)
-    won, clicks, others = (auctions.sum(torch.from_numpy(x)).numpy() for x in (up * middle, up, down))
-    pairs = clicks * others
-    areas: Floats = np.divide(won, pairs, out=np.full(auctions.count, np.nan), where=pairs > 0)
+    areas = np.full(auctions.count, np.nan)
+    up = np.where(clicked, 1.0 if weights is None else weights, 0.0)
+    down = np.where(clicked, 0.0, 1.0 if weights is None else weights)
+    for block in auctions.blocks():
+        width = block.rows.shape[1]
+        step = max(CHUNK // max(width, 1), 1)
+        for start in range(0, len(block.rows) if width else 0, step):
+            rows = block.rows[start : start + step].numpy()
+            outside = None if block.filled is None else ~block.filled[start : start + step].numpy()
+            scores, clicks, others = score[rows], up[rows], down[rows]
+            if outside is not None:
+                scores[outside], clicks[outside], others[outside] = np.inf, 0, 0
+            order = np.argsort(scores, axis=1)
+            scores, clicks, others = (np.take_along_axis(x, order, axis=1) for x in (scores, clicks, others))
+            below = others.cumsum(axis=1)
+            if (same := scores[:, 1:] == scores[:, :-1]).any():
+                # of equal scores: the least of the run and, from its end on, the greatest
+                first, last = below - others, below.copy()
+                first[:, 1:][same], last[:, :-1][same] = 0, np.inf
+                first = np.maximum.accumulate(first, axis=1)
+                below = (first + np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]) / 2
+            pairs = clicks.sum(1) * others.sum(1)
+            won = np.divide((clicks * below).sum(1), pairs, out=np.full(len(rows), np.nan), where=pairs > 0)
+            areas[auctions.of_ad[rows[:, 0]].numpy()] = won
     return areas
 
 

@@ -1,35 +1,27 @@
-"""Bins of equal mass along a key, and how predictions and clicks compare in them; ads come in the order of the key."""
+"""Bins of equal mass along the predicted CTR, and how predictions and clicks compare in them; ads come in its order."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.values import Floats
 
-CTR_BINS = 20
-BID_BINS = 10
+BINS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bin:
-    """Ads of similar predicted CTR, or of similar bids: the least and the greatest, mean prediction and mean label."""
+    """Ads of similar predicted CTR: the least and the greatest, mean prediction and mean label."""
 
     low: float
     high: float
     ads: int
     predicted: float
     observed: float
-    written: ClassVar[tuple[str, ...]] = ("ratio",)
-
-    @property
-    def ratio(self) -> float:
-        """Predicted / observed; above 1 if a model overrates."""
-        return self.predicted / self.observed if self.observed > 0 else math.nan
 
 
 def equal_mass(key: Floats, bins: int, weights: Floats | None = None) -> NDArray[np.intp]:
@@ -52,15 +44,15 @@ def equal_mass(key: Floats, bins: int, weights: Floats | None = None) -> NDArray
     return np.append(0, ends[ends < len(key)])
 
 
-def curve(key: Floats, ctr: Floats, label: Floats, weights: Floats | None, bins: int) -> tuple[Bin, ...]:
+def calibration_curve(ctr: Floats, label: Floats, weights: Floats | None) -> tuple[Bin, ...]:
     """The bins that weigh anything."""
-    starts = equal_mass(key, bins, weights)
+    starts = equal_mass(ctr, BINS, weights)
     predicted, observed, weight = _sums(starts, ctr, label, weights)
-    ends = np.append(starts[1:], len(key))
+    ends = np.append(starts[1:], len(ctr))
     return tuple(
         Bin(
-            low=float(key[starts[k]]),
-            high=float(key[ends[k] - 1]),
+            low=float(ctr[starts[k]]),
+            high=float(ctr[ends[k] - 1]),
             ads=int(ends[k] - starts[k]),
             predicted=float(predicted[k] / weight[k]),
             observed=float(observed[k] / weight[k]),
@@ -71,7 +63,7 @@ def curve(key: Floats, ctr: Floats, label: Floats, weights: Floats | None, bins:
 
 def calibration_error(ctr: Floats, label: Floats, weights: Floats | None = None) -> float:
     """sum over 20 bins of rising CTR |predicted - observed| / weight; NaN without weight."""
-    predicted, observed, weight = _sums(equal_mass(ctr, CTR_BINS, weights), ctr, label, weights)
+    predicted, observed, weight = _sums(equal_mass(ctr, BINS, weights), ctr, label, weights)
     gap, total = float(np.abs(predicted - observed).sum()), float(weight.sum())
     return gap / total if total > 0 else math.nan
 

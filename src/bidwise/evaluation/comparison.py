@@ -19,7 +19,7 @@ ROUNDING = 1e-12  # of a level: sums over the ads of an auction, in any order
 DECISIVE = 100  # auctions with different winners, below which no interval for welfare is to be trusted
 CHANGED = 30  # auctions with another value, below which none for any metric is: clicks may be rare
 EFFECTIVE = 15  # clicks that decide a pooled difference, below which its interval is not to be trusted
-METRICS = {  # compared metric -> unit of its difference
+_METRICS = {  # compared metric -> unit of its difference
     **dict.fromkeys(("welfare", "revenue", "surplus"), "mean per auction"),
     "log_loss": "mean per ad",
     "auc": "over all ads",
@@ -110,11 +110,6 @@ class Comparison(AuctionEstimate):
         return {Outcome.BETTER: self.baseline, Outcome.WORSE: self.model}.get(self.outcome, "")
 
     @property
-    def needed(self) -> float:
-        """How many times the data it would take to see the difference, if the estimate is right, 4 times in 5."""
-        return (self.smallest_lift / self.difference) ** 2 if self.difference else math.inf
-
-    @property
     def lift(self) -> Estimate:
         """The difference as a share of the baseline; not a number if the baseline is 0."""
         return Estimate(difference=self.relative, ci_low=self.relative_ci_low, ci_high=self.relative_ci_high)
@@ -142,7 +137,7 @@ def compared(
     pairs: Sequence[tuple[str, str]],
     *,
     level: float = LEVEL,
-    metrics: Sequence[str] = tuple(METRICS),
+    metrics: Sequence[str] = tuple(_METRICS),
 ) -> list[Comparison]:
     """The paired differences of all pairs in all compared metrics, with the intervals of :func:`unit_interval`.
 
@@ -175,7 +170,7 @@ def _comparison(seen: Mapping[str, Units], pair: tuple[str, str], metric: str, l
         model=pair[0],
         baseline=pair[1],
         metric=metric,
-        unit=METRICS[metric],
+        unit=_METRICS[metric],
         **counts,
         difference=interval.estimate,
         ci_low=interval.low,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.table_files import Table, open_table, same_place, table_name
-from bidwise.evaluation.calibration import CALIBRATORS, calibrator
-from bidwise.evaluation.comparison import compared, effective, pairs_of
+from bidwise.evaluation.calibration import Platt
+from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.doubts import doubts_of
 from bidwise.evaluation.intervals import LEVEL
-from bidwise.evaluation.metrics import Metrics
+from bidwise.evaluation.metrics import Metrics, Reference
 from bidwise.evaluation.pooled import check_closed_form
 from bidwise.evaluation.result import (
     AT_RANDOM,
@@ -26,107 +26,30 @@ from bidwise.evaluation.result import (
     BY_BID,
     AuctionSize,
     Evaluation,
-    Exploration,
     Segment,
     check_folder,
 )
+from bidwise.evaluation.units import Units
+from bidwise.evaluation_options import EvaluationOptions
 from bidwise.json_files import to_json
 from bidwise.values import Floats
 
-SIZES = (2, 8, 32, 256)  # of auctions, if none is named
-SEGMENTS = 50  # of a column, those with the most ads
-BY = "by "  # before the name of a column of segments, which may be "pool"
-Progress = Callable[[str, float], None]  # the current step, and the share that is done
-Columns = str | Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """The arguments of :func:`evaluate`, which describes each; roles with several columns are lists."""
-
-    ctr: Columns
-    click: str
-    bid: str | float | None = None
-    auction: Columns | None = None
-    auction_size: int | None = None
-    pool_by: Columns = ()
-    cluster: Columns = ()
-    by: Columns = ()
-    truth: str | None = None
-    baseline: str | None = None
-    slots: Sequence[float] = (1.0,)
-    pricing: str = "gsp"
-    reserve: float = 0.0
-    squash: float = 1.0
-    calibrate: str = "none"
-    calibration_table: Table | None = None
-    position: str | None = None
-    propensity: str | None = None
-    sampling_rate: float | None = None
-    weight: str | None = None
-    separator: str | None = None
-    header: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("ctr", "auction", "pool_by", "cluster", "by"):
-            columns = getattr(self, name) or []
-            object.__setattr__(self, name, [columns] if isinstance(columns, str) else list(columns))
-
-    @property
-    def rules(self) -> dict[str, Any]:
-        """The auction."""
-        rules = {name: getattr(self, name) for name in ("slots", "pricing", "reserve", "squash")}
-        return rules | {"size": self.auction_size}
-
-    def read(self, table: Table, name: str = "table", **roles: Any) -> AdTable:
-        """The ads of a table; predictions are corrected for sampled negatives, q = p / (p + (1 - p) / rate)."""
-        columns: dict[str, Any] = {"ctr": self.ctr, "click": self.click, "slots": len(self.slots)}
-        columns |= {"position": self.position, "weight": self.weight, "name": name}
-        source, rate = open_table(table, separator=self.separator, header=self.header, name=name), self.sampling_rate
-        ads = read_ads(source, **roles, **columns)
-        return ads if rate is None else replace(ads, ctr={m: p / (p + (1 - p) / rate) for m, p in ads.ctr.items()})
-
-    def recorded(self, table: Table) -> dict[str, Any]:
-        """The options as JSON has them; tables by name, if they have one."""
-        asked = {"table": table} | vars(self)
-        asked["table"] = table_name(table, "") or None
-        if self.calibration_table is not None:
-            asked["calibration_table"] = table_name(self.calibration_table, "") or "a frame"
-        return {name: value for name, value in to_json(asked).items() if value not in (None, [])}
+_SIZES = (2, 8, 32, 256)  # of auctions, if none is named
+_SEGMENTS = 50  # of a column, those with the most ads
+_BY = "by "  # before the name of a column of segments, which may be "pool"
+_Progress = Callable[[str, float], None]  # the current step, and the share that is done
 
 
 def evaluate(
-    table: Table, *, out: str | Path | None = None, progress: Progress = lambda work, done: None, **options: Any
+    table: Table, *, out: str | Path | None = None, progress: _Progress = lambda work, done: None, **options: Any
 ) -> Evaluation:
     """Welfare, revenue, AUC and calibration of several models' predictions, compared on the same ads.
 
     Args:
         table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad.
-        ctr: the columns of predicted CTR, one per model.
-        click, bid: columns of clicks (0 or 1) and cost-per-click bids; a number is the bid of all ads, 1 by default.
-        auction: column, or columns, that say which ads compete. Without one:
-        auction_size: every possible auction of this many ads (:func:`bidwise.pooled_welfare`). Without either, models
-            are compared in auctions of 2, 8, 32 and 256 ads, and by everything else in the largest of them that the
-            data can judge.
-        pool_by: ads compete only within the same value of these columns; needs ``auction_size``.
-        cluster: columns that define clusters (an advertiser, a day): intervals are taken over clusters.
-        by: columns; the models are compared in each of their values.
-        truth: column of true CTR, if it is known: welfare and revenue are then expected, not realised.
-        baseline: the model that the others are compared with; the first of ``ctr`` by default.
-        slots, pricing, reserve, squash: the auction, as in :func:`bidwise.run_auction`.
-        calibrate: ``none``, ``platt`` or ``isotonic``; adds a calibrated copy of each model, one map for all ads,
-            fitted on ``calibration_table``. Without one, ``platt``, which has two parameters, is fitted on the table
-            itself.
-        position: column of the slot an ad was logged in, from 1; a click in slot k then counts 1/alpha_k.
-        propensity: column of the chance that the ad was shown, of exploration logs; a click then counts 1/propensity
-            times, at most as often as the square root of the number of ads.
-        sampling_rate: share of the negatives that the models were trained on; predictions are corrected for it.
-        weight: column of weights of ads; an auction has the mean weight of its ads; with ``auction_size`` an ad
-            competes as often as it weighs.
-        separator: between columns of a text file, by its ending by default.
-        header: whether its first line names the columns; without, they are column_1, column_2 and so on.
         out: folder for ``result.json`` and ``report.html``.
         progress: called as ``progress("model_a", 0.4)`` during long work.
+        options: ``ctr``, ``click`` and the other fields of :class:`bidwise.evaluation_options.EvaluationOptions`.
 
     >>> table = {"a": [0.5, 0.1] * 9, "b": [0.1, 0.5] * 9, "y": [1, 0] * 9, "bid": [1.0] * 18}
     >>> table["auction"] = [row // 2 for row in range(18)]
@@ -135,25 +58,21 @@ def evaluate(
     (1.0, 0.0, -1.0)
     """
     asked = EvaluationOptions(**options)
-    base = asked.baseline or next(iter(asked.ctr), "")
-    _check(asked, base, table)
+    models, by = asked.columns("ctr"), asked.columns("by")
+    base = asked.baseline or next(iter(models), "")
+    _check(asked, models, base, table)
     if out is not None:
         check_folder(out)
-    models, real = asked.ctr, bool(asked.auction)
-    keys = {name: columns for name, columns in (("pool", asked.pool_by), ("cluster", asked.cluster)) if columns}
-    keys |= {BY + column: [column] for column in asked.by}
-    roles = {name: getattr(asked, name) for name in ("bid", "truth", "propensity")}
-    ads = asked.read(table, keys=keys, auction=asked.auction or None, **roles)
+    auction, pool_by, cluster = (asked.columns(role) for role in ("auction", "pool_by", "cluster"))
+    keys = {name: columns for name, columns in (("pool", pool_by), ("cluster", cluster)) if columns}
+    keys |= {_BY + column: [column] for column in by}
+    ads = _read(table, asked, keys=keys, auction=auction or None, bid=asked.bid, truth=asked.truth)
     sizes: tuple[AuctionSize, ...] = ()
-    if not real and asked.auction_size is None:
-        sizes = tuple(_by_size(ads, asked, base))
+    if not auction and asked.auction_size is None:
+        sizes = tuple(_by_size(ads, asked.rules, models, base))
         asked = replace(asked, auction_size=max((each.ads for each in sizes if each.enough), default=sizes[0].ads))
     rules = asked.rules
     ads = _large_pools(ads, asked.auction_size)
-    exploration = None
-    if ads.propensity is not None:
-        exploration, least = _exploration(ads.propensity, ads.clicks)
-        ads = replace(ads, propensity=np.maximum(ads.propensity, least))
     if asked.calibrate != "none":
         ads = _with_twins(ads, asked, progress)
     twins = {model: model.removesuffix(f"+{asked.calibrate}") for model in ads.ctr if model not in models}
@@ -162,45 +81,44 @@ def evaluate(
     units, numbers = {}, {}
     for model, column in ads.ctr.items():
         progress(model, 0.0)
-        metrics = metrics_of(column, ads, rules) if metrics is None else metrics.of(column)
+        metrics = _metrics(column, ads, rules) if metrics is None else metrics.of(column)
         numbers[model] = replace(metrics.compute(), calibrated_from=twins.get(model))
         units[model] = metrics.per_unit
         progress(model, 1.0)
     assert metrics is not None
     references = _references(metrics)
-    units |= {name: each.sales for name, each in references.items()}
+    units |= references
     among = [(model, name) for name in references for model in models] + [(name, base) for name in references]
     against = [(model, other) for model, other in pairs if other == base and model in models]
     evaluation = Evaluation(
         models=numbers,
         comparisons=tuple(compared(units, pairs)),
-        references={name: each.reference(priced=name != AT_RANDOM) for name, each in references.items()},
+        references={name: Reference.of(each) for name, each in references.items()},
         against=tuple(compared(units, among, metrics=("welfare",))),
         sizes=sizes,
         doubts=tuple(doubts_of(ads, {model: numbers[model] for model in models})),
-        auctions=ads.auctions if real else None,
+        auctions=ads.auctions if auction else None,
         ads=ads.ads,
-        pools=len(np.unique(ads.groups["pool"])) if asked.pool_by else None,
-        clusters=len(np.unique(ads.groups["cluster"])) if asked.cluster else None,
+        pools=len(np.unique(ads.groups["pool"])) if pool_by else None,
+        clusters=len(np.unique(ads.groups["cluster"])) if cluster else None,
         ads_left_out=ads.left_out,
-        single_ads=int((np.diff(ads.offsets) == 1).sum()) if real else 0,
+        single_ads=int((np.diff(ads.offsets) == 1).sum()) if auction else 0,
         baseline=base,
         welfare_of="clicks" if asked.truth is None else "truth",
         bid_spread=float(np.log(ads.bids).std()),
         largest_bid=float(ads.bids.max() / np.median(ads.bids)),
         concentration=units[base].concentration(),
-        exploration=exploration,
-        segments=_segments(ads, asked.by, against, rules),
-        options=asked.recorded(table),
+        segments=_segments(ads, by, against, rules),
+        options=_recorded(asked, table),
     )
     if out is not None:
         evaluation.write(out)
     return evaluation
 
 
-def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
+def _check(asked: EvaluationOptions, models: list[str], base: str, table: Table) -> None:
     """Reject wrong arguments before the table is read."""
-    models, size, calibrate = asked.ctr, asked.auction_size, asked.calibrate
+    size, calibrate, slots = asked.auction_size, asked.calibrate, asked.multipliers
     if not models:
         raise InputError("must name at least one column of predictions", argument="ctr")
     Metrics([], [], [], None if size else [0], **asked.rules)
@@ -208,17 +126,14 @@ def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
         message = "must not be named with {}: the log has real auctions, or every possible one is measured"
         raise InputError(message, argument="auction", others=["auction_size"])
     if not asked.auction:
-        check_whole("auction_size", SIZES[0] if size is None else size, 2)  # one ad competes with nobody
-        check_closed_form(asked.pricing, len(asked.slots), reserve=asked.reserve, weighted=asked.weight is not None)
+        check_whole("auction_size", _SIZES[0] if size is None else size, 2)  # one ad competes with nobody
+        check_closed_form(asked.pricing, len(slots))
     if asked.pool_by and size is None:
         raise InputError("needs {}, the ads of an auction in a pool", argument="pool_by", others=["auction_size"])
-    check_name("calibrate", calibrate, ["none", *CALIBRATORS])
+    check_name("calibrate", calibrate, ["none", "platt"])
     if calibrate == "none" and asked.calibration_table is not None:
-        message = "needs {}: platt or isotonic; found none"
+        message = "needs {}: platt; found none"
         raise InputError(message, argument="calibration_table", others=["calibrate"])
-    if calibrate == "isotonic" and asked.calibration_table is None:
-        message = "must be platt without {}: isotonic has too many steps to be fitted on the ads that it is judged by"
-        raise InputError(message, argument="calibrate", others=["calibration_table"])
     if same_place(asked.calibration_table, table):
         message = "must not be the table itself, on which platt is fitted without one"
         raise InputError(message, argument="calibration_table")
@@ -230,8 +145,24 @@ def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
         raise InputError(f"must be one of the ctr columns, {', '.join(models)}, found {base!r}", argument="baseline")
     if asked.sampling_rate is not None and not 0 < asked.sampling_rate <= 1:
         raise InputError(f"must be in (0, 1], found {asked.sampling_rate}", argument="sampling_rate")
-    if asked.truth is not None and asked.propensity is not None:
-        raise InputError("needs clicks: with {} welfare does not go by them", argument="propensity", others=["truth"])
+
+
+def _read(table: Table, asked: EvaluationOptions, name: str = "table", **roles: Any) -> AdTable:
+    """The ads of a table; predictions are corrected for sampled negatives, q = p / (p + (1 - p) / rate)."""
+    columns: dict[str, Any] = {"ctr": asked.columns("ctr"), "click": asked.click, "slots": len(asked.multipliers)}
+    columns |= {"position": asked.position, "weight": asked.weight, "name": name}
+    source, rate = open_table(table, separator=asked.separator, header=asked.header, name=name), asked.sampling_rate
+    ads = read_ads(source, **roles, **columns)
+    return ads if rate is None else replace(ads, ctr={m: p / (p + (1 - p) / rate) for m, p in ads.ctr.items()})
+
+
+def _recorded(asked: EvaluationOptions, table: Table) -> dict[str, Any]:
+    """The options as JSON has them; tables by name, if they have one."""
+    options = {"table": table_name(table, "") or None} | vars(asked) | {"slots": asked.multipliers}
+    options |= {role: asked.columns(role) for role in ("ctr", "auction", "pool_by", "cluster", "by")}
+    if asked.calibration_table is not None:
+        options["calibration_table"] = table_name(asked.calibration_table, "") or "a frame"
+    return {name: value for name, value in to_json(options).items() if value not in (None, [])}
 
 
 def _large_pools(ads: AdTable, size: int | None) -> AdTable:
@@ -251,32 +182,25 @@ def _large_pools(ads: AdTable, size: int | None) -> AdTable:
     return ads.rows(kept, np.array([0, len(kept)]), left_out=ads.ads - len(kept))
 
 
-def _exploration(propensity: Floats, clicks: Floats) -> tuple[Exploration, float]:
-    """The effective number of clicks weighted by 1 / propensity, and the least propensity that is used in full."""
-    least = 1 / math.sqrt(len(propensity))
-    clipped = int(((propensity < least) & (clicks > 0)).sum())
-    return Exploration(clipped, 1 / least, effective(clicks / np.maximum(propensity, least))), least
-
-
 def _exposure(ads: AdTable, slots: Sequence[float]) -> Floats | None:
     return None if ads.position is None else slot_multipliers(slots).numpy()[ads.position - 1]
 
 
-def _with_twins(ads: AdTable, asked: EvaluationOptions, progress: Progress) -> AdTable:
+def _with_twins(ads: AdTable, asked: EvaluationOptions, progress: _Progress) -> AdTable:
     """Every model together with its calibrated copy, ``model+platt``: one map for all ads, so that it cannot change who
     wins if all bid the same."""
-    kind, known = asked.calibrate, ads
+    known = ads
     if asked.calibration_table is not None:
-        known = asked.read(asked.calibration_table, "calibration_table")
-    exposure, twins = _exposure(known, asked.slots), {}
+        known = _read(asked.calibration_table, asked, "calibration_table")
+    exposure, twins = _exposure(known, asked.multipliers), {}
     labels = known.clicks if exposure is None else known.clicks / exposure
     for model, ctr in ads.ctr.items():
-        twins[f"{model}+{kind}"] = calibrator(kind, known.ctr[model], labels, weights=known.weights)(ctr)
+        twins[f"{model}+platt"] = Platt.fit(known.ctr[model], labels, weights=known.weights)(ctr)
         progress("calibration", len(twins) / len(ads.ctr))
     return replace(ads, ctr=ads.ctr | twins)
 
 
-def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
+def _metrics(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
     """One model's predictions in the auctions of a table, or in every possible one."""
     return Metrics(
         ctr,
@@ -285,7 +209,6 @@ def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
         ads.offsets if rules.get("size") is None else None,
         truth=ads.truth,
         exposure=_exposure(ads, rules["slots"]),
-        propensity=ads.propensity,
         weights=ads.weights,
         clusters=ads.groups.get("cluster"),
         pools=ads.groups.get("pool"),
@@ -293,31 +216,29 @@ def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
     )
 
 
-def _references(metrics: Metrics) -> dict[str, Metrics]:
+def _references(metrics: Metrics) -> dict[str, Units]:
     """Rankings that need no model, and the best if the true CTR is known; if all bid the same, the ranking by bid is a
     random one."""
     bids = metrics.log.bids
-    found = {BY_BID: metrics.by_bid()} if bids.min() < bids.max() else {}
+    found = {BY_BID: metrics.of(squash=0.0).sales} if bids.min() < bids.max() else {}
     found[AT_RANDOM] = metrics.at_random()
     if metrics.log.truth_known:
-        found[BEST] = metrics.by_truth()
+        found[BEST] = metrics.of(metrics.log.worth, squash=1.0).sales
     return found
 
 
-def _by_size(ads: AdTable, asked: EvaluationOptions, base: str) -> Iterator[AuctionSize]:
+def _by_size(ads: AdTable, rules: dict[str, Any], models: list[str], base: str) -> Iterator[AuctionSize]:
     """The models against the baseline in auctions of several sizes; a single one against random ads."""
-    if ads.ads <= SIZES[0]:
-        raise InputError(f"must have more than {SIZES[0]} ads, found {ads.ads}", argument="table")
-    for size in SIZES:
+    if ads.ads <= _SIZES[0]:
+        raise InputError(f"must have more than {_SIZES[0]} ads, found {ads.ads}", argument="table")
+    metrics = _metrics(ads.ctr[base], ads, rules | {"size": _SIZES[0]})
+    pairs = [(model, base) for model in models if model != base] or [(base, AT_RANDOM)]
+    for size in _SIZES:
         if size < ads.ads:
-            metrics = {
-                model: metrics_of(column, ads, asked.rules | {"size": size}) for model, column in ads.ctr.items()
-            }
-            units = {model: each.sales for model, each in metrics.items()}
+            units = {model: metrics.of(column, size=size).sales for model, column in ads.ctr.items()}
+            levels = {model: each.level("welfare") for model, each in units.items()}
             if len(units) == 1:
-                units[AT_RANDOM] = metrics[base].at_random().sales
-            pairs = [(model, base) for model in asked.ctr if model != base] or [(base, AT_RANDOM)]
-            levels = {model: each.reference().intervals["welfare"] for model, each in metrics.items()}
+                units[AT_RANDOM] = metrics.of(size=size).at_random()
             yield AuctionSize(size, levels, tuple(compared(units, pairs, metrics=("welfare",))))
 
 
@@ -330,12 +251,12 @@ def _segments(
     column (Bonferroni).
     """
     models = dict.fromkeys(model for pair in pairs for model in pair)
-    metrics = {model: metrics_of(ads.ctr[model], ads, rules) for model in models} if by else {}
+    metrics = {model: _metrics(ads.ctr[model], ads, rules) for model in models} if by else {}
     found = []
     for column in by if pairs else ():
-        ids, labels = ads.groups[BY + column], ads.labels[BY + column]
+        ids, labels = ads.groups[_BY + column], ads.labels[_BY + column]
         counts = np.bincount(ids)
-        largest = np.lexsort((np.array(labels), -counts))[:SEGMENTS]  # of equals by name, not by row
+        largest = np.lexsort((np.array(labels), -counts))[:_SEGMENTS]  # of equals by name, not by row
         level = 1 - (1 - LEVEL) / len(largest)
         for segment in largest.tolist():
             mine = ids == segment

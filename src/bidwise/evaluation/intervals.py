@@ -14,7 +14,7 @@ from bidwise.checks import InputError
 from bidwise.values import Floats
 
 LEVEL = 0.95  # of every interval that does not say otherwise
-MANY = 10_000  # degrees of freedom
+_MANY = 10_000  # degrees of freedom
 POWER = 0.8  # share of data sets in which the smallest lift would have been found
 
 
@@ -143,7 +143,7 @@ def student_quantile(probability: float, freedom: int) -> float:
     """
     if not 0.5 <= probability < 1:
         raise InputError(f"probability must be in [0.5, 1), found {probability}")
-    if freedom > MANY:  # the normal's, with the first term of Cornish and Fisher's expansion
+    if freedom > _MANY:  # the normal's, with the first term of Cornish and Fisher's expansion
         z = NormalDist().inv_cdf(probability)
         return z + (z**3 + z) / (4 * freedom)
     low, high = 0.0, 1.0

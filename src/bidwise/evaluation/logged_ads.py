@@ -12,8 +12,6 @@ from torch import Tensor
 from bidwise.auctions import ad_numbers, auctions_of
 from bidwise.checks import InputError, check_between, check_bids, check_weights
 from bidwise.evaluation.auc import clicked_ads
-from bidwise.evaluation.bins import BID_BINS, Bin, curve
-from bidwise.evaluation.units import Kind
 from bidwise.segments import Auctions
 from bidwise.values import Floats
 
@@ -25,7 +23,7 @@ class LoggedAds:
 
     Attributes:
         label: clicks, or clicks / exposure.
-        worth: the basis of welfare and revenue: the label, the label / propensity or the true CTR.
+        worth: the basis of welfare and revenue: the label or the true CTR.
         auctions: that the ads were logged in, without a size; otherwise each ad is a unit.
     """
 
@@ -39,7 +37,6 @@ class LoggedAds:
         *,
         truth: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
-        propensity: ArrayLike | None = None,
         weights: ArrayLike | None = None,
         pools: ArrayLike | None = None,
         clusters: ArrayLike | None = None,
@@ -47,13 +44,15 @@ class LoggedAds:
         bid = ad_numbers("bids", bids, like=like)
         label = clicked_ads(ad_numbers("clicks", clicks, like=like)).double()
         if exposure is not None:
-            label /= _share("exposure", ad_numbers("exposure", exposure, like=like))
+            share = ad_numbers("exposure", exposure, like=like)
+            check_between("exposure", share, 0, 1)
+            if not bool(share.all()):
+                raise InputError(f"must be above 0, found 0 at [{int(share.argmin())}]", argument="exposure")
+            label /= share
         worth, self.truth_known = label, truth is not None
         if truth is not None:
             worth = ad_numbers("truth", truth, like=like)
             check_between("truth", worth, 0, 1)
-        elif propensity is not None:
-            worth = label / _share("propensity", ad_numbers("propensity", propensity, like=like))
         self.weights: Floats | None = None
         if weights is not None:
             weight = ad_numbers("weights", weights, like=like)
@@ -84,32 +83,20 @@ class LoggedAds:
         return weighted if self.auctions is None else self.auctions.sum(torch.from_numpy(weighted)).numpy()
 
     @cached_property
-    def groups(self) -> tuple[NDArray[np.int64], Kind] | None:
+    def by_pool(self) -> bool:
+        """Whether intervals are taken over pools."""
+        return self.clusters is None and self.pools is not None and len(np.unique(self.pools)) >= MANY_POOLS
+
+    @cached_property
+    def groups(self) -> NDArray[np.int64] | None:
         """Groups of auctions or ads for intervals: their clusters, or their pools if there are many."""
         if self.clusters is None:
-            many = self.pools is not None and len(np.unique(self.pools)) >= MANY_POOLS
-            return (self.pools, Kind.POOLS) if self.pools is not None and many else None
+            return self.pools if self.by_pool else None
         if self.auctions is None:
-            return self.clusters, Kind.CLUSTERS
+            return self.clusters
         first = self.clusters[np.minimum(self.auctions.offsets[:-1].numpy(), len(self.clusters) - 1)]
         if not np.array_equal(np.repeat(first, self.auctions.sizes.numpy()), self.clusters):
             message = "must be the same for all ads of an auction; without real auctions ({}) ads may be clustered"
             raise InputError(message, argument="cluster", others=["auction_size"])
-        return first, Kind.CLUSTERS
-
-    def by_bid(self, ctr: Floats) -> tuple[Bin, ...]:
-        """Predictions and labels along the bids."""
-        order = self._rising_bids
-        weights = None if self.weights is None else self.weights[order]
-        return curve(self.bids[order], ctr[order], self.label[order], weights, BID_BINS)
-
-    @cached_property
-    def _rising_bids(self) -> NDArray[np.intp]:
-        return np.argsort(self.bids)
-
-
-def _share(argument: str, numbers: Tensor) -> Tensor:
-    check_between(argument, numbers, 0, 1)
-    if not bool(numbers.all()):
-        raise InputError(f"must be above 0, found 0 at [{int(numbers.argmin())}]", argument=argument)
-    return numbers
+        groups: NDArray[np.int64] = first
+        return groups

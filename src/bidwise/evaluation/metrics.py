@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from bidwise.auctions import Outcome, ad_numbers, run_auction
-from bidwise.auctions.outcome import power
+from bidwise.auctions import Outcome, ad_numbers, run_auction, slot_multipliers
+from bidwise.auctions.outcome import quality_of
 from bidwise.checks import InputError, check_between, check_whole
 from bidwise.evaluation.auc import auc_values, auction_areas
-from bidwise.evaluation.bins import CTR_BINS, Bin, calibration_error, curve
-from bidwise.evaluation.intervals import Interval, level_interval
+from bidwise.evaluation.bins import Bin, calibration_curve, calibration_error
+from bidwise.evaluation.intervals import Interval
 from bidwise.evaluation.logged_ads import LoggedAds
 from bidwise.evaluation.pooled import Pool, Pooled, WeightedPool, check_closed_form, pool_of, ranking_score
-from bidwise.evaluation.units import Kind, Units
+from bidwise.evaluation.units import Units
 from bidwise.values import Floats
 
 EPSILON = float(np.finfo(np.float64).eps)  # predictions are kept so far from 0 and 1 for a log loss
@@ -54,9 +53,7 @@ class ModelMetrics:
     ads: int
     clicks: int
     fill_rate: float
-    tied: float | None = None  # share of the auctions that a tie decides; not known of weighted ads of no auctions
     clipped: int  # predictions of exactly 0 or 1
-    by_bid: tuple[Bin, ...] = ()
     calibration_curve: tuple[Bin, ...] = ()
     calibrated_from: str | None = None
     intervals: dict[str, Interval] = field(default_factory=dict)  # of welfare, revenue, auc and log_loss
@@ -70,8 +67,14 @@ class Reference:
     revenue: float  # NaN without a ranking, which means no price
     intervals: dict[str, Interval]
 
+    @classmethod
+    def of(cls, units: Units) -> Self:
+        """The levels of the metrics that units have."""
+        intervals = {metric: units.level(metric) for metric in units.sums}
+        return cls(units.mean("welfare"), units.mean("revenue") if "revenue" in units.sums else math.nan, intervals)
 
-class Rules(NamedTuple):
+
+class _Rules(NamedTuple):
     """Of an auction; ``size`` if all auctions of that many ads are measured."""
 
     size: int | None
@@ -95,7 +98,6 @@ class Metrics:
         truth: true CTR in [0, 1]; the basis of welfare and revenue, by default the label.
         exposure: position multiplier in (0, 1] of the slot the ad was logged in. The label is then clicks / exposure,
             with the CTR in the first slot as mean; AUC uses unchanged clicks.
-        propensity: chance in (0, 1] that the ad was shown: welfare and revenue count a click 1 / propensity times.
         weights: of the ads, no less than 0. A weighted auction weighs the mean weight of its ads, and 1 without ads;
             with a size, an ad competes as often as it weighs.
         pools: whole numbers, with a size: ads compete inside a pool.
@@ -123,18 +125,25 @@ class Metrics:
         **columns: ArrayLike | None,
     ) -> None:
         predicted = ad_numbers("ctr", ctr).cpu()
-        self.rules = Rules(size, tuple(float(alpha) for alpha in slots), pricing, reserve, squash)
+        self.rules = _Rules(size, tuple(float(alpha) for alpha in slots), pricing, reserve, squash)
         if size is not None:
             check_whole("auction_size", size, 1)
-            check_closed_form(pricing, len(self.rules.slots), reserve=reserve)
+            check_closed_form(pricing, len(self.rules.slots))
             if offsets is not None:
                 raise InputError("must be None with a size: ads are drawn from all", argument="offsets")
         self.log = LoggedAds(predicted, clicks, bids, offsets, size, **columns)
         self._predict(predicted)
 
-    def of(self, ctr: ArrayLike) -> Metrics:
-        """The metrics of another model over the same ads; parts that do not depend on predictions are reused."""
-        return self._ranked_by(ad_numbers("ctr", ctr, like=torch.from_numpy(self.log.bids)))
+    def of(self, ctr: ArrayLike | None = None, **rules: Any) -> Metrics:
+        """The same ads ranked by other predictions or rules; parts that depend on neither are reused."""
+        other = Metrics.__new__(Metrics)
+        other.rules, other.log = self.rules._replace(**rules), self.log
+        other._predict(torch.from_numpy(self.ctr) if ctr is None else ad_numbers("ctr", ctr, like=self._bids))
+        return other
+
+    @property
+    def _bids(self) -> Tensor:
+        return torch.from_numpy(self.log.bids)
 
     def _predict(self, ctr: Tensor) -> None:
         log, rules = self.log, self.rules
@@ -170,33 +179,21 @@ class Metrics:
         worth = np.where(mine, self.log.worth, 0.0)
         return self._grouped(self._sold({"welfare": self._welfare(worth)}, worth))
 
-    def by_bid(self) -> Metrics:
-        """The same ads, ranked by their bids."""
-        return self._ranked_by(squash=0.0)
-
-    def at_random(self) -> Metrics:
-        """The same ads shown at random: each bids 1 and is worth its bid times its label. Prices have no meaning."""
-        other, reserve = self._ranked_by(squash=0.0, reserve=min(self.rules.reserve, 1.0)), self.rules.reserve
-        log = other.log = copy(self.log)
-        log.worth, log.bids = log.worth * log.bids, np.where(log.bids >= reserve, 1.0, other.rules.reserve / 2 or 1.0)
-        other._predict(torch.from_numpy(other.ctr))
-        return other
-
-    def by_truth(self) -> Metrics:
-        """The same ads, ranked by the true CTR."""
-        return self._ranked_by(torch.from_numpy(self.log.worth), squash=1.0)
-
-    def _ranked_by(self, ctr: Tensor | None = None, **rules: Any) -> Metrics:
-        other = Metrics.__new__(Metrics)
-        other.rules, other.log = self.rules._replace(**rules), self.log
-        other._predict(torch.from_numpy(self.ctr) if ctr is None else ctr)
-        return other
-
-    def reference(self, *, priced: bool = True) -> Reference:
-        """The welfare and, if anybody is priced, the revenue of this ranking."""
-        units = self.sales
-        intervals = {metric: _level(units, metric) for metric in ("welfare", "revenue")[: 1 + priced]}
-        return Reference(units.mean("welfare"), units.mean("revenue") if priced else math.nan, intervals)
+    def at_random(self) -> Units:
+        """The welfare of showing random ads, those that bid less than the reserve excepted."""
+        value, eligible = self._shown_value(self.log.worth), self._bids >= self.rules.reserve
+        if self.log.auctions is None:
+            pool = self._pool(torch.zeros_like(value).masked_fill(~eligible, -math.inf))
+            return self._grouped(self._sold({"welfare": pool.welfare(value, self.rules.slots)}, self.log.worth))
+        auctions, alpha = self.log.auctions, slot_multipliers(self.rules.slots)
+        rivals = auctions.sum(eligible.double())
+        filled = torch.arange(len(alpha)) < rivals[:, None]
+        welfare = auctions.sum(value) / rivals.clamp(min=1) * (alpha * filled).sum(1)
+        place = torch.arange(auctions.ads) - auctions.spread(auctions.offsets[:-1])
+        one = auctions.sum(place.where(eligible, 0).double())
+        any_of = auctions.sum(_marks(place).where(eligible, 0.0)) / rivals
+        shown = one.where(rivals < 2, any_of)[:, None].where(filled, -1.0)
+        return self._grouped(self._sold({"welfare": welfare}, self.log.worth, shown))
 
     def _welfare(self, worth: Floats) -> Tensor | Pooled:
         """Of each auction; with a size of each ad."""
@@ -208,10 +205,10 @@ class Metrics:
         log, rules = self.log, self.rules
         if rules.size is None:
             return self.sold.revenue(log.worth)
-        worth, bids = torch.from_numpy(log.worth), torch.from_numpy(log.bids)
-        return self.pool.revenue(worth, bids, self._quality, rules.slots, rules.pricing, rules.reserve)
+        worth = torch.from_numpy(log.worth)
+        return self.pool.revenue(worth, self._bids, self._quality, rules.slots, rules.pricing, rules.reserve)
 
-    def _sold(self, found: Mapping[str, Tensor | Pooled], worth: Floats) -> Units:
+    def _sold(self, found: Mapping[str, Tensor | Pooled], worth: Floats, shown: Tensor | None = None) -> Units:
         """The contribution of each auction, or each ad, to means per auction."""
         weight = self.log.weight
         sums, parts = {}, {}
@@ -221,20 +218,20 @@ class Metrics:
             if isinstance(each, Pooled):
                 own = each.own.numpy()
                 parts[metric] = own[worth > 0]
-                if self.log.groups is not None and self.log.groups[1] is Kind.POOLS:
+                if self.log.by_pool:
                     # ads of a pool that is a single auction have no values, but their contributions have a sum
                     sums[metric] = own * (len(own) if weight is None else weight.sum())
         if self.log.auctions is None:
-            return Units(kind=Kind.ADS, sums=sums, parts=parts, weight=weight, ad_weight=weight)
-        shown = _shown(self.sold, self.log.auctions.offsets[:-1]).numpy()
-        return Units(kind=Kind.AUCTIONS, sums=sums, weight=weight, ad_weight=self.log.ad_weight, shown=shown)
+            return Units(sums=sums, parts=parts, weight=weight, ad_weight=weight)
+        shown = _shown(self.sold, self.log.auctions.offsets[:-1]) if shown is None else shown
+        return Units(sums=sums, weight=weight, ad_weight=self.log.ad_weight, shown=shown.numpy())
 
     def _grouped(self, units: Units) -> Units:
-        return units if self.log.groups is None else units.by(*self.log.groups)
+        return units if self.log.groups is None else units.by(self.log.groups)
 
     @cached_property
     def _quality(self) -> Tensor:
-        return power(torch.from_numpy(self.ctr), self.rules.squash)
+        return quality_of(torch.from_numpy(self.ctr), self.rules.squash)
 
     def _shown_value(self, worth: Floats) -> Tensor:
         """b truth of ads that may be shown."""
@@ -244,20 +241,21 @@ class Metrics:
     @cached_property
     def pool(self) -> Pool | WeightedPool:
         """All ads, ranked; with a size."""
+        return self._pool(ranking_score(self._bids, self._quality, self.rules.reserve))
+
+    def _pool(self, score: Tensor) -> Pool | WeightedPool:
         log, size = self.log, self.rules.size
         if size is None or len(self.ctr) <= size:
             message = f"must be below the number of ads, {len(self.ctr):,}, found {size:,}"
             raise InputError(message, argument="auction_size")
-        score = ranking_score(torch.from_numpy(log.bids), self._quality, self.rules.reserve)
         pools, weights = (None if x is None else torch.from_numpy(x) for x in (log.pools, log.weights))
         return pool_of(score, size, len(self.rules.slots) + 1, pools=pools, weights=weights)
 
     @cached_property
     def _ranked(self) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
         """The ads in the order of their CTR: rows, CTR, label and weights."""
-        order = np.argsort(self.ctr)
-        weights = None if self.log.weights is None else self.log.weights[order]
-        return order, self.ctr[order], self.log.label[order], weights
+        order, log = np.argsort(self.ctr), self.log
+        return order, self.ctr[order], log.label[order], None if log.weights is None else log.weights[order]
 
     @cached_property
     def _area(self) -> tuple[float, Floats]:
@@ -287,9 +285,8 @@ class Metrics:
             ads=len(ctr),
             clicks=int(np.count_nonzero(label)),
             clipped=int(np.searchsorted(ctr, EPSILON) + len(ctr) - np.searchsorted(ctr, 1 - EPSILON, side="right")),
-            by_bid=log.by_bid(self.ctr),
-            calibration_curve=curve(ctr, ctr, label, weights, CTR_BINS),
-            intervals={metric: _level(units, metric) for metric in ("welfare", "revenue", "auc", "log_loss")},
+            calibration_curve=calibration_curve(ctr, label, weights),
+            intervals={metric: units.level(metric) for metric in ("welfare", "revenue", "auc", "log_loss")},
             **more,
         )
 
@@ -303,7 +300,6 @@ class Metrics:
         return _mean(sold.welfare(self.ctr, log.bids).numpy(), log.weight), {
             "auc_in_auctions": _mean(area[ranked], log.ad_weight[ranked]),
             "fill_rate": _mean((sold.winners >= 0).numpy().mean(1), log.weight),
-            "tied": _mean(sold.tied.numpy().astype(np.float64), log.weight),
         }
 
     def _of_a_pool(self) -> tuple[float, dict[str, Any]]:
@@ -312,8 +308,7 @@ class Metrics:
         filled = min(self.rules.size / len(slots), 1.0)
         if not shown.all():
             filled = self.pool.mean_welfare(torch.from_numpy(shown).double(), (1.0,) * len(slots)) / len(slots)
-        tied = self.pool.tied_share() if isinstance(self.pool, Pool) else None
-        return self.pool.mean_welfare(self._shown_value(self.ctr), slots), {"fill_rate": filled, "tied": tied}
+        return self.pool.mean_welfare(self._shown_value(self.ctr), slots), {"fill_rate": filled}
 
 
 def _shown(sold: Outcome, starts: Tensor) -> Tensor:
@@ -321,9 +316,14 @@ def _shown(sold: Outcome, starts: Tensor) -> Tensor:
     places = (sold.winners - starts[:, None]).where(sold.winners >= 0, -1).double()
     if sold.ties is None:
         return places
-    inside = (sold.ties.rows - starts[sold.ties.slot[0]]).numpy()
-    marks = np.random.default_rng(0).integers(2**32, 2**33, size=inside.max() + 1)  # whole, so that sums are exact
-    return sold.ties.mean(torch.from_numpy(marks[inside]).double(), places)
+    inside = sold.ties.rows - starts[sold.ties.slot[0]]
+    return sold.ties.mean(_marks(inside), places)
+
+
+def _marks(place: Tensor) -> Tensor:
+    """A random number for each place in an auction, whole so that sums are exact."""
+    marks = np.random.default_rng(0).integers(2**32, 2**33, size=int(place.max()) + 1 if len(place) else 0)
+    return torch.from_numpy(marks)[place].double()
 
 
 def log_losses(ctr: Floats, label: Floats) -> Floats:
@@ -335,10 +335,6 @@ def log_losses(ctr: Floats, label: Floats) -> Floats:
     p = ctr.clip(EPSILON, 1 - EPSILON)
     losses: Floats = (label - 1) * np.log1p(-p) - label * np.log(p)
     return losses
-
-
-def _level(units: Units, metric: str) -> Interval:
-    return level_interval(units.sum(metric), units.weight_of(metric), bounded=metric == "auc")
 
 
 def _mean(numbers: Floats, weights: Floats | None) -> float:

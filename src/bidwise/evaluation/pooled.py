@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bidwise.auctions.inputs import ad_numbers, slot_multipliers
-from bidwise.auctions.outcome import PRICINGS, power
+from bidwise.auctions.outcome import PRICINGS, quality_of
 from bidwise.checks import (
     InputError,
     check_between,
@@ -56,18 +56,11 @@ class Pooled:
     values: Tensor
     own: Tensor
 
+    def __add__(self, other: Pooled) -> Pooled:
+        return Pooled(self.mean + other.mean, self.values + other.values, self.own + other.own)
+
     def __sub__(self, other: Pooled) -> Pooled:
-        """The difference of two models over the same ads, pair by pair."""
-        return self.plus(other, -1)
-
-    def plus(self, other: Pooled, sign: int = 1) -> Pooled:
-        """Both added up over the same ads."""
-        return Pooled(self.mean + sign * other.mean, self.values + sign * other.values, self.own + sign * other.own)
-
-    @property
-    def standard_error(self) -> float:
-        """m sd(h) sqrt(n - 1) / (n - m), without weights and for a single pool."""
-        return float(self.values.std()) / math.sqrt(len(self.values))
+        return Pooled(self.mean - other.mean, self.values - other.values, self.own - other.own)
 
 
 def pooled_welfare(
@@ -120,8 +113,7 @@ def pooled_revenue(
 ) -> float:
     """Mean revenue of an auction of ``size`` ads, over every possible auction of these ads.
 
-    Prices are as in :func:`bidwise.run_auction`; ``vcg`` of several slots has no closed form with a reserve, and
-    none here with weights.
+    Prices are as in :func:`bidwise.run_auction`, except ``vcg`` of several slots.
 
     >>> pooled_revenue([0.5, 0.4, 0.1], [1, 1, 1], [1.0, 1.0, 1.0], 2)  # prices 0.8, 0.2 and 0.25 per click
     0.4166666666666667
@@ -149,7 +141,7 @@ def _drawn(
     check_positive("reserve", reserve, or_zero=True)
     check_positive("squash", squash, or_zero=True)
     weights = None if weights is None else ad_numbers("weights", weights, like=ctr)
-    quality = power(ctr, squash)
+    quality = quality_of(ctr, squash)
     return pool_of(ranking_score(bids, quality, reserve), size, depth, weights=weights), truth, bids, quality
 
 
@@ -240,11 +232,11 @@ class _Ranked:
         reserve: float = 0.0,
     ) -> Pooled:
         """Mean of sum_k alpha_k truth price of the ad in slot k."""
-        check_closed_form(pricing, len(slots), reserve=reserve, weighted=isinstance(self, WeightedPool))
+        check_closed_form(pricing, len(slots))
         truth = truth.where(bids >= reserve, 0.0)
         if pricing == "first_price":
             return self.welfare(bids * truth, slots)
-        return self._second_prices(truth, quality, slots, pricing, reserve)
+        return self._second_prices(truth, quality, slots, reserve)
 
 
 class Pool(_Ranked):
@@ -286,16 +278,6 @@ class Pool(_Ranked):
         alpha = enumerate(slot_multipliers(slots).tolist(), 1)
         return torch.stack([a * self.chance(k - 1, self.size - k) for k, a in alpha]).sum(0)
 
-    def tied_share(self) -> float:
-        """Share of the auctions with several ads at the highest score.
-
-        The highest score belongs to one ad if all others come from below its run: C(first rank of the run, m - 1).
-        """
-        if not self.tied:
-            return 0.0
-        first = self.rank[self.count.cumsum(0) - self.count][self.run]
-        return 1 - summed((_log_choose(first, self.size - 1) - self.auctions).exp()) * self.size / self.ads
-
     def mean_welfare(self, value: Tensor, slots: Sequence[float]) -> float:
         """Only the mean, in half the time."""
         return summed(self.run_mean(value[self.order]) * self._shown(slots)) * self.size / self.ads
@@ -315,25 +297,14 @@ class Pool(_Ranked):
             others = self.run_mean(others) + inside * (mean_value - value) / (count - 1).clamp(min=1)
         return self._pooled(value * self.run_mean(self._shown(slots)), others, shared=True)
 
-    def _second_prices(
-        self, truth: Tensor, quality: Tensor, slots: Sequence[float], pricing: str, reserve: float
-    ) -> Pooled:
-        alpha = slot_multipliers(slots).tolist()
-        drops = [a - b for a, b in zip(alpha, [*alpha[1:], 0.0], strict=True)]
-        pairs = {}
-        for l in range(1, len(alpha) + 1):
-            if pricing == "gsp":
-                pairs[l, l + 1] = alpha[l - 1]
-            else:  # the ads of slots 1 .. l pay for the loss of the ad below slot l
-                pairs |= {(k, l + 1): drops[l - 1] for k in range(1, l + 1)}
+    def _second_prices(self, truth: Tensor, quality: Tensor, slots: Sequence[float], reserve: float) -> Pooled:
         own, others = torch.zeros_like(self.rank), torch.zeros_like(self.rank)
         bill = _Bill(self, truth, quality, reserve)
-        for (k, rival), factor in pairs.items():
-            if factor and rival <= self.size:
-                for total, part in zip((own, others), bill.paid(k, rival), strict=True):
-                    total += factor * part
+        for k, alpha in enumerate(slot_multipliers(slots).tolist()[: self.size - 1], 1):
+            for total, part in zip((own, others), bill.paid(k), strict=True):
+                total += alpha * part
         paid = self._pooled(own, others)
-        return paid.plus(self.welfare(reserve * truth, slots)) if reserve > 0 else paid
+        return paid + self.welfare(reserve * truth, slots) if reserve > 0 else paid
 
     def _pooled(self, own: Tensor, others: Tensor, *, shared: bool = False) -> Pooled:
         """``own``: the contribution of an ad that takes part; ``others``: of the rest of its auctions, by places of a
@@ -355,7 +326,7 @@ class Pool(_Ranked):
 
 
 class _Bill:
-    """The payment of the k-th ad of an auction for a rival below it, beyond the reserve.
+    """The payment of the k-th ad of an auction for the rival below it, beyond the reserve.
 
     clicks / quality (score of the rival - floor)^+,   floor = reserve quality
     """
@@ -372,25 +343,18 @@ class _Bill:
             self.mean_flat = pool.run_mean(self.flat)
             self.at = pool.position((reserve * quality).minimum(pool.score))  # rivals from here on are above the floor
 
-    def paid(self, k: int, rival: int) -> tuple[Tensor, Tensor]:
-        """E[payment of the k-th ad for the rival | an ad takes part]: its own as the k-th, and others'.
-
-        C(a - b - 1, g) x_b summed over b below a is the (g + 1)-fold sum of x: g ads stand between the two.
-        """
-        pool, m, between = self.pool, self.pool.size, rival - k - 1
-        low = (_log_choose(pool.rank, m - rival) - pool.auctions).exp()
+    def paid(self, k: int) -> tuple[Tensor, Tensor]:
+        """E[payment of the k-th ad | an ad takes part]: its own as the k-th, and others'."""
+        pool, m = self.pool, self.pool.size
+        low = (_log_choose(pool.rank, m - k - 1) - pool.auctions).exp()
         high = _log_choose(pool.of_pool - 1 - pool.rank, k - 1).exp()
-        below = [pool.before(self.score * low)]  # of the rivals below an ad, with 0, 1, ... ads between them
-        above = [pool.after(self.mean_value * high)]  # of the ads above a rival
-        for _ in range(between):
-            below.append(pool.before(below[-1]))
-            above.append(pool.after(above[-1]))
-        own = self.value * pool.run_mean(high * below[between])
-        due = self.score * above[between]  # to an ad as the rival
-        further = self.mean_value * below[between]  # by an ad, for any k
+        below = pool.before(self.score * low)  # of the rivals below an ad
+        own = self.value * pool.run_mean(high * below)
+        due = self.score * pool.after(self.mean_value * high)  # to an ad as the rival, by the ads above it
+        further = self.mean_value * below  # by an ad, for any k
         if self.flat is not None:
             rivals, mean_high = pool.before(low), pool.run_mean(high)
-            low_value, low_flat = self.value * below[0][self.at], self.flat * rivals[self.at]  # below the floor
+            low_value, low_flat = self.value * below[self.at], self.flat * rivals[self.at]  # below the floor
             own += (low_flat - low_value) * mean_high - self.flat * pool.run_mean(high * rivals)
             further += pool.run_mean(low_flat - low_value) - self.mean_flat * rivals
             later = [torch.zeros_like(low).index_add(0, self.at, x * mean_high) for x in (self.value, self.flat)]
@@ -398,11 +362,9 @@ class _Bill:
         others = low * due
         if k > 1:  # above both
             others = others + pool.before(further * _log_choose(pool.of_pool - 2 - pool.rank, k - 2).exp())
-        if m > rival:  # below both
-            fewer = (_log_choose(pool.rank - 1, m - rival - 1) - pool.auctions).exp()
+        if m > k + 1:  # below both
+            fewer = (_log_choose(pool.rank - 1, m - k - 2) - pool.auctions).exp()
             others = others + pool.after(fewer * due)
-        for c in range(between):  # between them
-            others = others + above[c] * below[between - 1 - c]
         return own, others
 
 
@@ -444,10 +406,7 @@ class WeightedPool(_Ranked):
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
         return self._pooled(lambda weights: self._welfare(weights, value[self.order], slots))
 
-    def _second_prices(
-        self, truth: Tensor, quality: Tensor, slots: Sequence[float], pricing: str, reserve: float
-    ) -> Pooled:
-        """Of one slot ``vcg`` is ``gsp``; of several it has no closed form here."""
+    def _second_prices(self, truth: Tensor, quality: Tensor, slots: Sequence[float], reserve: float) -> Pooled:
         alpha = slot_multipliers(slots).tolist()[: self.size]
         truth, quality = truth[self.order], quality[self.order]
         value = (truth / quality).where(quality > 0, 0.0)
@@ -507,17 +466,12 @@ class WeightedPool(_Ranked):
         return Pooled(mean, back(values), back(parts))
 
 
-def check_closed_form(pricing: str, slots: int, *, reserve: float = 0.0, weighted: bool = False) -> None:
-    """Raise if the mean revenue over all auctions has no closed form."""
+def check_closed_form(pricing: str, slots: int) -> None:
+    """Raise if there is no closed form for the mean revenue over all auctions; of one slot ``vcg`` is ``gsp``."""
     check_name("pricing", pricing, PRICINGS)
-    if pricing == "vcg" and slots > 1 and (reserve > 0 or weighted):
-        what = "a reserve" if reserve > 0 else "weights"
-        raise InputError(
-            f"must be gsp or first_price: vcg of {slots} slots with {what} has no closed form over all auctions; "
-            "real auctions ({}) have one",
-            argument="pricing",
-            others=["auction"],
-        )
+    if pricing == "vcg" and slots > 1:
+        message = f"must be gsp or first_price without {{}}, found vcg of {slots} slots; name real auctions"
+        raise InputError(message, argument="pricing", others=["auction"])
 
 
 def _scattered(here: Tensor, order: Tensor, ads: int, rest: float = 0.0) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -16,7 +17,7 @@ from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.intervals import Interval
 from bidwise.evaluation.logged_ads import MANY_POOLS
 from bidwise.evaluation.metrics import ModelMetrics, Reference
-from bidwise.evaluation.units import Concentration, Kind
+from bidwise.evaluation.units import Concentration
 from bidwise.json_files import read_object
 from bidwise.run_folder import (
     check_writable,
@@ -32,15 +33,6 @@ BY_BID, AT_RANDOM, BEST = "highest bid", "random ad", "best possible"  # referen
 
 
 DETECTED = 0.1  # of the welfare: a change that a table should be able to detect, to judge models
-
-
-@dataclass(frozen=True)
-class Exploration:
-    """The effective number of clicks that count 1 / propensity."""
-
-    clipped: int  # clicks that would have counted more often than ``most``
-    most: float
-    effective_clicks: float
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,7 @@ class Evaluation:
     """The result, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
     kind: ClassVar[str] = "evaluation"
-    format: ClassVar[int] = 6
+    format: ClassVar[int] = 7
     written: ClassVar[tuple[str, ...]] = ("best", "units", "optimal_welfare")
 
     models: dict[str, ModelMetrics]
@@ -96,7 +88,6 @@ class Evaluation:
     bid_spread: float  # standard deviation of log bids
     largest_bid: float  # in medians
     concentration: Concentration  # of the baseline's welfare
-    exploration: Exploration | None = None
     segments: tuple[Segment, ...] = ()
     options: dict[str, Any]  # the options; tables by name
     version: str = bidwise.__version__
@@ -126,13 +117,13 @@ class Evaluation:
         return {each.pair: each for each in (*self.of_metric("welfare"), *self.against)}
 
     @property
-    def units(self) -> Kind:
+    def units(self) -> str:
         """The units of intervals."""
         if self.clusters is not None:
-            return Kind.CLUSTERS
+            return "clusters"
         if self.auctions is not None:
-            return Kind.AUCTIONS
-        return Kind.POOLS if (self.pools or 0) >= MANY_POOLS else Kind.ADS
+            return "auctions"
+        return "pools" if (self.pools or 0) >= MANY_POOLS else "ads"
 
     @property
     def concentrated(self) -> bool:
@@ -161,9 +152,26 @@ class Evaluation:
         """The comparisons in one metric, in the order of the pairs."""
         return [comparison for comparison in self.comparisons if comparison.metric == metric]
 
+    def renamed(self, names: Mapping[str, str]) -> Evaluation:
+        """The same with other names of models; without breakdowns."""
+
+        def of(parts: tuple[Any, ...], *roles: str) -> tuple[Any, ...]:
+            return tuple(replace(x, **{k: names.get(getattr(x, k), getattr(x, k)) for k in roles}) for x in parts)
+
+        return replace(
+            self,
+            models={names.get(name, name): each for name, each in self.models.items()},
+            comparisons=of(self.comparisons, "model", "baseline"),
+            against=of(self.against, "model", "baseline"),
+            doubts=of(self.doubts, "model", "other"),
+            baseline=names.get(self.baseline, self.baseline),
+            sizes=(),
+            segments=(),
+        )
+
     def without_curves(self) -> Evaluation:
         """The same without the data of figures and the table's name: for results that contain an evaluation."""
-        models = {name: replace(each, by_bid=(), calibration_curve=()) for name, each in self.models.items()}
+        models = {name: replace(each, calibration_curve=()) for name, each in self.models.items()}
         return replace(self, models=models, options={k: v for k, v in self.options.items() if k != "table"})
 
     def __str__(self) -> str:
@@ -179,17 +187,15 @@ class Evaluation:
         return json.dumps(result_json(self), indent=2, allow_nan=False)
 
     def write(self, out: str | Path) -> None:
-        """``out/result.json``, ``report.html``, ``verdict.txt`` and ``environment.json``: all, or no result."""
-        from bidwise.report.build import run_of, runs_page, verdict_text  # late: matplotlib takes a second
+        """``out/result.json``, ``report.html`` and ``environment.json``: all, or no result."""
+        from bidwise.report.build import run_of, runs_page  # late: matplotlib takes a second
 
         check_folder(out)
         with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
             part.write_text(self.to_json(), encoding="utf-8")
             made = environment()
-            run = replace(run_of(folder, self), environment=made)
-            page, text = runs_page([run]), verdict_text([run])
+            page = runs_page([replace(run_of(folder, self), environment=made)])
             write_json(folder / "environment.json", made)
-            write_text(folder / "verdict.txt", text)
             write_text(folder / "report.html", page)
 
 

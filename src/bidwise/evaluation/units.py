@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bidwise.evaluation.intervals import Interval, level_interval
 from bidwise.values import Floats
 
 HANDFUL = 10  # parts of the welfare that are searched for the few that make up most of it
-
-
-class Kind(StrEnum):
-    """The kind of a unit."""
-
-    AUCTIONS = "auctions"
-    ADS = "ads"
-    POOLS = "pools"
-    CLUSTERS = "clusters"
 
 
 @dataclass(frozen=True)
@@ -40,11 +31,10 @@ class Units:
     revenue, ``ad_weight`` for log loss and AUC; ``None`` is a weight of 1 each. ``parts`` has what each real auction,
     or each ad that has a part, adds to welfare and revenue, if the sums do not.
 
-    >>> Units(kind=Kind.AUCTIONS, sums={"welfare": np.array([1.0, 0.0, 0.5])}).mean("welfare")
+    >>> Units(sums={"welfare": np.array([1.0, 0.0, 0.5])}).mean("welfare")
     0.5
     """
 
-    kind: Kind
     sums: dict[str, Floats]
     parts: dict[str, Floats] = field(default_factory=dict)
     weight: Floats | None = None
@@ -69,6 +59,10 @@ class Units:
         total = self.count if weight is None else float(weight.sum())
         return float(self.sum(metric).sum()) / total if total > 0 else math.nan
 
+    def level(self, metric: str) -> Interval:
+        """The mean with its interval."""
+        return level_interval(self.sum(metric), self.weight_of(metric), bounded=metric == "auc")
+
     def sum(self, metric: str) -> Floats:
         """The contribution of each unit, times its weight."""
         return _column(self.sums, metric)
@@ -77,7 +71,7 @@ class Units:
         """The contribution of each auction or ad, also if clusters of them are the units."""
         return _column(self.sums | self.parts, metric)
 
-    def by(self, group: NDArray[np.int64], kind: Kind) -> Units:
+    def by(self, group: NDArray[np.int64]) -> Units:
         """Units of one group as one unit."""
         _, of_unit = np.unique(group, return_inverse=True)
 
@@ -86,7 +80,6 @@ class Units:
 
         return replace(
             self,
-            kind=kind,
             sums={metric: added(column) for metric, column in self.sums.items()},
             parts=self.sums | self.parts,
             weight=added(self.weight),
@@ -97,7 +90,7 @@ class Units:
         """The fewest of the ten largest parts of the welfare that make up nearly all that those ten do.
 
         >>> welfare = np.array([60.0, 37.0] + [0.1] * 30)
-        >>> Units(kind=Kind.AUCTIONS, sums={"welfare": welfare}).concentration()
+        >>> Units(sums={"welfare": welfare}).concentration()
         Concentration(count=2, share=0.97)
         """
         parts = self.part("welfare")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ADS, WARPS = 16, 1  # of a tile of gradients; ads that looked up the same row are added up inside of it
 UPDATE_ADS, UPDATE_WARPS = 64, 4  # of a tile of rows to update
-WIDTH = 64  # columns of a tile
+_WIDTH = 64  # columns of a tile
 TENSORS, SIZE = 16, 1024  # tensors of a launch, and numbers of a program
 NO_ONE = 0x7FFFFFFF  # owner of a row that was not looked up
 EPS = 1e-8  # Adam's
@@ -93,7 +93,7 @@ class RowSums:
         (ads, fields), width = ids.shape, self.table.weight.shape[1]
         if not ads:
             return
-        columns = max(16, min(WIDTH, triton.next_power_of_2(width)))
+        columns = max(16, min(_WIDTH, triton.next_power_of_2(width)))
         grid = (triton.cdiv(ads, ADS), fields, triton.cdiv(width, columns))
         tensors = (ids, self.table.starts, gradient, self.total, self.owner, self.peak)
         numbers = (ads, fields, ids.stride(0), width, self._bits(ads))

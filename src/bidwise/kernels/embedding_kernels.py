@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bidwise.kernels.adam_kernels import RowSums
 
 PEAKS = 64  # places for the largest gradient, so that programs do not wait for one another
-ROWS = 256  # ads of a tile of a hidden layer
+_ROWS = 256  # ads of a tile of a hidden layer
 
 
 def looked_up(weight: Tensor, ids: Tensor, starts: Tensor, sums: RowSums) -> Tensor:
@@ -156,13 +156,13 @@ class _Activated(torch.autograd.Function):
         ads, units = out.shape
         gradient = gradient.contiguous()
         d_inputs = torch.empty_like(out)
-        blocks = triton.cdiv(ads, ROWS)
+        blocks = triton.cdiv(ads, _ROWS)
         d_bias = out.new_zeros(1, units) if not ads else out.new_empty(blocks, units)
         if ads:
             columns = 32
             grid = (blocks, triton.cdiv(units, columns))
             _pass_back[grid](
-                gradient, out, d_inputs, d_bias, ads, units, 1 / (1 - ctx.dropout), ROWS=ROWS, COLUMNS=columns
+                gradient, out, d_inputs, d_bias, ads, units, 1 / (1 - ctx.dropout), ROWS=_ROWS, COLUMNS=columns
             )
         found = d_bias[0] if len(d_bias) == 1 else d_bias.sum(0)
         return d_inputs, found if ctx.needs_input_grad[1] else None, None, None, None, None

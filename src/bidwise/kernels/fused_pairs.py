@@ -7,57 +7,33 @@ and adds the log loss. Every number is added in an order that depends only on sh
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bidwise.kernels.gpu import interpreted
-from bidwise.kernels.pair_kernels import finish, pairs, prepare, small, total
+from bidwise.kernels.pair_kernels import finish, pairs, prepare_ads, small, total
 from bidwise.kernels.triton_or_none import triton
 from bidwise.segments import Auctions
 
 if TYPE_CHECKING:
-    from bidwise.losses.definition import Batch, PairOptions
+    from bidwise.losses.definition import LossInputs, PairOptions
 
 PREPARE_FROM = 1024  # ads: fewer are read as they came by every program, more are turned into eCPM and value once
 SMALL_TO, SMALL_ADS = 512, 2  # auctions up to this size see all partners at once; ads of a program then
 ONE_PROGRAM_TO = 4096  # ads that one program of `finish` takes, and so writes their loss itself
 
 
-class Tiles(NamedTuple):
-    """How `pairs` is cut: ads of a program, partners at a time, warps, registers of a thread, programs wanted."""
-
-    ads: int
-    partners: int
-    warps: int
-    registers: int
-    programs: int
-
-
-# By the usual size of an auction. A thread has one partner and all ads of its program, with two or three sums for
-# each pair of them: 16 ads leave enough registers for 16 warps on a multiprocessor.
-TILES = {
-    48: Tiles(16, 32, 2, 128, 1),
-    1024: Tiles(16, 64, 4, 128, 128),
-    4096: Tiles(16, 128, 4, 128, 1056),
-    1 << 31: Tiles(16, 128, 4, 128, 2112),
-}
-
-
-def tiles(ads: int, per_repeat: int, auctions: int) -> tuple[Tiles, int]:
-    """The cut for ``ads`` in auctions of ``per_repeat / auctions`` ads on average, and the shares of their partners.
-
-    >>> tiles(256, 256, 1)
-    (Tiles(ads=16, partners=64, warps=4, registers=128, programs=128), 4)
-    """
-    usual = per_repeat // max(auctions, 1)
-    cut = next(cut for size, cut in TILES.items() if usual <= size)
-    return cut, max(1, min(cut.programs // -(-ads // cut.ads), usual // cut.partners, 32))
+# How `pairs` is cut. A thread has one partner and all ads of its program, with two or three sums for each pair of them:
+# 16 ads leave enough registers for 16 warps on a multiprocessor.
+_ADS, REGISTERS, MOST_SHARES = 16, 128, 32
+# by the usual size of an auction, at most: partners at a time, warps, and programs wanted
+CUTS = {48: (32, 2, 1), 1024: (64, 4, 128), 4096: (128, 4, 1056), 1 << 31: (128, 4, 2112)}
 
 
 def fused_loss(
-    batch: Batch,
+    batch: LossInputs,
     options: PairOptions | None,
     lam: float,
     reduction: str,
@@ -123,19 +99,19 @@ def fused_loss(
     return loss.view(shape), None if slope is None else slope.view(logits.shape)
 
 
-def _columns(batch: Batch, options: PairOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _columns(batch: LossInputs, options: PairOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Logits, labels, bids and teacher as kernels take them; something has to stand for a teacher that is not there."""
     teacher = batch.logits if batch.teacher is None else batch.teacher
     return batch.logits, teacher if options.value == "teacher" else batch.clicks, batch.bids, teacher
 
 
-def _steps(batch: Batch) -> int:
+def _steps(batch: LossInputs) -> int:
     """How often the offsets are halved until the auction of an ad is found."""
     return 0 if batch.offsets is None else (len(batch.offsets) - 1).bit_length()
 
 
 def _small_loss(
-    batch: Batch, options: PairOptions, n: int, each: float, gradient: bool
+    batch: LossInputs, options: PairOptions, n: int, each: float, gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """`fused_loss` of small auctions, each a repeat: their programs see all partners at once, and finish themselves."""
     (z, label, bids, teacher), kappa = _columns(batch, options), options.weighting
@@ -161,7 +137,7 @@ def _surrogate(options: PairOptions) -> tuple[str, float]:
     return options.surrogate, options.sigma * 1.4426950408889634 if options.surrogate == "logistic" else 1.0
 
 
-def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bool) -> Tensor:
+def _pair_sums(batch: LossInputs, options: PairOptions, per_repeat: int, gradient: bool) -> Tensor:
     """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack."""
     columns, offsets, kappa = _columns(batch, options), batch.offsets, options.weighting
     z, (surrogate, scale) = batch.logits, _surrogate(options)
@@ -169,23 +145,25 @@ def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bo
     weighted, prepared = kappa is not None, ads >= PREPARE_FROM
     if prepared:
         table = z.new_empty((4, ads), dtype=torch.float32)
-        prepare[(-(-ads // 512),)](
+        prepare_ads[(-(-ads // 512),)](
             *columns, table, ads, scale, float(kappa or 0), WEIGHTED=weighted, BLOCK=512, enable_fp_fusion=False
         )
         columns = (table, table, table, table)
-    cut, shares = tiles(ads, per_repeat, auctions)
+    usual = per_repeat // max(auctions, 1)
+    partners, warps, programs = next(cut for size, cut in CUTS.items() if usual <= size)
+    shares = max(1, min(programs // -(-ads // _ADS), usual // partners, MOST_SHARES))
     sums = z.new_empty((shares, 2, ads), dtype=torch.float32)
-    pairs[(-(-ads // cut.ads), shares)](
+    pairs[(-(-ads // _ADS), shares)](
         *(*columns, z if offsets is None else offsets, sums, ads, per_repeat, auctions, _steps(batch)),
         *(scale, options.sigma, float(kappa or 0)),
         GAP=options.gap, SURROGATE=surrogate, WEIGHTED=weighted, RAGGED=offsets is not None, PREPARED=prepared,
-        GRADIENT=gradient, COMPILED=not interpreted(), BK=cut.ads, BI=cut.partners,
-        num_warps=cut.warps, maxnreg=cut.registers, enable_fp_fusion=False,
+        GRADIENT=gradient, COMPILED=not interpreted(), BK=_ADS, BI=partners,
+        num_warps=warps, maxnreg=REGISTERS, enable_fp_fusion=False,
     )  # fmt: skip
     return sums
 
 
-def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctions) -> Tensor:
+def _other_sums(stage: str, batch: LossInputs, options: PairOptions, auctions: Auctions) -> Tensor:
     """The same sums without pairs, or with few."""
     z, label, bids, teacher = (x.float() for x in _columns(batch, options))
     if stage in ("panels", "clicks"):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bidwise.kernels.gpu import interpreted
-from bidwise.kernels.pair_kernels import auction_of, bounds_of, list_clicks, pairs_of_list, pairs_of_wide, shares_of
+from bidwise.kernels.pair_kernels import auction_of_ads, bounds_of, list_clicks, pairs_of_list, pairs_of_wide, shares_of
 from bidwise.kernels.triton_or_none import jit, tl, triton
 from bidwise.losses.panels import chebyshev, coefficients
 
@@ -38,8 +38,8 @@ ALL_PANELS = 65_536
 READ_TILE, VALUE_TILE = 512, 128  # ads of a program
 FIELD_WORKERS = 2048  # programs that go through the panels of all auctions
 HOT_PANELS = 4  # panels that a program adds up before it writes: without it, a million ads queue for one address
-PAIR_ADS, PARTNERS, PAIR_PROGRAMS, PAIR_REGISTERS = 16, 128, 2112, 128  # as `fused_pairs.TILES` cuts large auctions
-SHARES = 32  # of an ad's partners, at most
+PAIR_ADS, PARTNERS, PAIR_PROGRAMS, PAIR_REGISTERS = 16, 128, 2112, 128  # as `fused_pairs.CUTS` cuts large auctions
+PAIR_SHARES = 32  # of an ad's partners, at most
 
 
 def panel_sums(
@@ -89,14 +89,14 @@ def panel_sums(
     where = (offsets, ads, auctions, size or 0)
     # of clicked ads: `read`; the place of each ad among them; their auctions; how many `_read_ads` counts; their bounds
     clicked = places = owners = counts = bounds = parts = None
-    room = max(ads, min(SHARES * ads, PAIR_PROGRAMS * PAIR_ADS))
+    room = max(ads, min(PAIR_SHARES * ads, PAIR_PROGRAMS * PAIR_ADS))
     if clicks:
         clicked, parts = z.new_empty(4, ads), z.new_empty(2, room)
         # multiples of 4, or each batch would be compiled again
         lengths = [4 * triton.cdiv(x, 4) for x in (ads, ads, triton.cdiv(ads, READ_TILE), 2 * auctions + 1)]
         flat = torch.empty(sum(lengths), dtype=torch.int32, device=z.device)
         places, owners, counts, bounds = torch.split(flat, lengths)
-    cuts = (PAIR_PROGRAMS, SHARES, PAIR_ADS, PARTNERS)
+    cuts = (PAIR_PROGRAMS, PAIR_SHARES, PAIR_ADS, PARTNERS)
 
     _read_ads[(triton.cdiv(ads, READ_TILE),)](
         z, label, bids, teacher, read, state, counts, *where, options.sigma, options.weighting,
@@ -112,7 +112,7 @@ def panel_sums(
         clicks, panels, DEGREE, charges, REACH, 64, TAIL,
     )  # fmt: skip
     if clicks:
-        pairs_of_list[(min(PAIR_PROGRAMS, SHARES * triton.cdiv(ads, PAIR_ADS)),)](
+        pairs_of_list[(min(PAIR_PROGRAMS, PAIR_SHARES * triton.cdiv(ads, PAIR_ADS)),)](
             clicked, owners, bounds, parts, ads, auctions, room, options.sigma,
             weighted, not interpreted(), *cuts, num_warps=4, maxnreg=PAIR_REGISTERS, enable_fp_fusion=False,
         )  # fmt: skip
@@ -185,7 +185,7 @@ def _read_ads(
     if counts is not None:
         tl.store(counts + tl.program_id(0), tl.sum((inside & (v > 0)).to(tl.int32), axis=0))
 
-    auction = auction_of(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
+    auction = auction_of_ads(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
     usable = inside & fits
     bits = tl.abs(tl.where(usable, v, 0.0)).to(tl.int32, bitcast=True)  # floats from 0 up are ordered as their bits
     complement = tl.where(usable, 0x7F800000 - bits, 0)
@@ -217,7 +217,7 @@ def _add_moments(
     """sum of q T_k(u) over every panel, as integers: (auction, panel, charge, k); and the list of clicked ads."""
     ad = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = ad < ads
-    auction = auction_of(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
+    auction = auction_of_ads(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
     t = tl.load(read + ad, mask=inside, other=0.0)
     value = tl.load(read + ads + ad, mask=inside, other=0.0)
     left = tl.load(read + 2 * ads + ad, mask=inside, other=0.0)
@@ -416,7 +416,7 @@ def _take_values(
 ):  # fmt: skip
     """The series of its panel at every ad, in float64: terms of a signed sum cancel. And the pairs of clicked ads."""
     ad = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    auction = auction_of(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
+    auction = auction_of_ads(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
     mine = (ad < ads) & (tl.load(state + 4 * auction + 3) == 0)
     t = tl.load(read + ad, mask=mine, other=0.0)
     value = tl.load(read + ads + ad, mask=mine, other=0.0)

@@ -25,23 +25,22 @@ class Graph:
     """The step of a run on batches of one size. `advance` replays the recorded step on the next batch."""
 
     def __init__(self, run: Run, size: int) -> None:
-        assert run.epoch is not None
         self.size, self.next = size, -1
-        shuffle, source = run.shuffle, run.source
+        shuffle = run.shuffle
         self.at = torch.zeros(1, dtype=torch.int64, device=run.device)
-        offsets = run.epoch.offsets_of(0)
+        offsets = run.under_way.offsets_of(0)
         offsets = None if offsets is None else offsets.to(run.device)
-        repeats, width, columns = len(run.epoch.order), shuffle.features.shape[1], shuffle.columns.shape[1]
-        features = source.features.new_empty(repeats * size, width)
-        numbers = source.columns.new_empty(columns, repeats * size)  # a column's numbers side by side: no one copies
+        repeats, width, columns = len(run.under_way.order), shuffle.features.shape[1], shuffle.columns.shape[1]
+        features = shuffle.features.new_empty(repeats * size, width)
+        numbers = shuffle.columns.new_empty(columns, repeats * size)  # a column's numbers side by side: no one copies
         self.kept = (features, numbers, offsets)  # a graph stores addresses, not references
         ads = triton.next_power_of_2(max(1, min(64, 4096 // triton.next_power_of_2(width))))
 
         def fetch() -> None:
             _fetch[(triton.cdiv(size, ads), repeats)](
-                *(source.order, self.at, source.features, source.columns, features, numbers),
+                *(shuffle.order, self.at, shuffle.features, shuffle.columns, features, numbers),
                 *(
-                    source.order.shape[1],
+                    shuffle.order.shape[1],
                     size,
                     width,
                     columns,

@@ -75,7 +75,7 @@ def _bounds(k, offsets, per_repeat, auctions, steps, RAGGED: tl.constexpr):
 
 
 @jit
-def auction_of(ad, offsets, auctions, size, STEPS: tl.constexpr):
+def auction_of_ads(ad, offsets, auctions, size, STEPS: tl.constexpr):
     """Auction of each ad: the last that begins at it or before."""
     if offsets is None:
         low = ad // size
@@ -134,7 +134,7 @@ def _ads(
 
 
 @_kernel
-def prepare(z, label, bid, teacher, table, ads, scale, kappa, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr):
+def prepare_ads(z, label, bid, teacher, table, ads, scale, kappa, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr):
     """`_ads` of all ads as rows of ``table``."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     k = tl.minimum(row, ads - 1)
@@ -410,7 +410,7 @@ def pairs_of_wide(
     while (begin < ads) & (any_wide != 0):
         row = begin + tl.arange(0, ADS)[:, None]
         k = tl.minimum(row, ads - 1)
-        auction = auction_of(k, offsets, auctions, size, STEPS)
+        auction = auction_of_ads(k, offsets, auctions, size, STEPS)
         mine = (row < ads) & (tl.load(state + 4 * auction + 3) != 0)
         start, end = bounds_of(auction, offsets, size)
         start = tl.where(mine, start, end)

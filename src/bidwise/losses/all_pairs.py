@@ -112,7 +112,7 @@ def pair_block(i: PairInputs, j: PairInputs, options: PairOptions, gradient: boo
     The only code that sees pairs: written for few passes over them and no memory but ``scratch``, ``(3, ..., i, j)``:
     memory that comes and goes costs more than the arithmetic. `definition.pair_sum` is the same in plain words.
     """
-    stake, work, spare = scratch[0], scratch[1], scratch[2]
+    stake, work, spare = scratch.unbind()
     torch.sub(i.value.unsqueeze(-1), j.value.unsqueeze(-2), out=stake)  # w_ij gap(v_i - v_j)
     if options.gap == "order":
         stake.sign_()
@@ -132,12 +132,9 @@ def pair_block(i: PairInputs, j: PairInputs, options: PairOptions, gradient: boo
         cost = lag.mul_(pull).sum(-2).mul_(options.sigma / 2)
         return cost, *((pull.sum(-1), pull.sum(-2)) if gradient else (None, None))
     x_i, x_j = (x.ecpm if options.sigma == 1 else options.sigma * x.ecpm for x in (i, j))
-    low, high = 0.0, torch.inf
-    if x_j.device.type == "cpu" and x_j.numel():
-        low, high = (bound.item() for bound in x_j.aminmax())  # ads i are among ads j
-    if high - low < 80:  # e^x is a product then: one exponential per ad, and a logarithm is all a pair costs
-        middle = (low + high) / 2
-        odds = torch.mul((x_j - middle).exp_().unsqueeze(-2), (middle - x_i).exp_().unsqueeze(-1), out=work)
+    if x_j.is_cpu and x_j.numel() and max(abs(bound.item()) for bound in x_j.aminmax()) < 80:  # ads i are among ads j
+        # e^x is a product then: one exponential per ad, and a logarithm is all a pair costs
+        odds = torch.mul(x_j.exp().unsqueeze(-2), x_i.neg().exp_().unsqueeze(-1), out=work)
         cost = torch.log1p(odds, out=spare).mul_(stake).sum(-2)
         pull = odds.div_(torch.add(odds, 1, out=spare)).mul_(stake) if gradient else odds
     else:

@@ -14,16 +14,15 @@ from bidwise.checks import (
     InputError,
     check_ads,
     check_between,
+    check_bids,
     check_logits,
     check_name,
-    check_not_negative,
     check_offsets,
-    check_values,
     check_weights,
     warn_of_ctr,
 )
-from bidwise.losses.definition import REDUCTIONS, Batch, PairInputs, PairOptions, ctr_of
-from bidwise.losses.dispatch import choose, kernel_stage
+from bidwise.losses.definition import REDUCTIONS, LossInputs, PairInputs, PairOptions, ctr_of
+from bidwise.losses.dispatch import kernel_stage, method_for
 from bidwise.segments import Auctions
 
 # a loss, and the derivative for every logit of the loss it takes part in, if requested
@@ -31,10 +30,10 @@ Computed = tuple[Tensor, Tensor | None]
 
 TORCHS = {"none": 0, "mean": 1, "sum": 2}  # torch's numbers of reductions
 
-Loss = TypeVar("Loss", bound=Callable[..., Tensor])
+_Loss = TypeVar("_Loss", bound=Callable[..., Tensor])
 
 
-def outside_graphs(loss: Loss) -> Loss:
+def outside_graphs(loss: _Loss) -> _Loss:
     """``loss``, at which a compiled step breaks its graph: the number of tiles and nodes depends on the data."""
 
     @wraps(loss)
@@ -43,7 +42,7 @@ def outside_graphs(loss: Loss) -> Loss:
             return torch.compiler.disable(loss)(*arguments, **options)  # type: ignore[no-untyped-call, no-any-return]
         return loss(*arguments, **options)
 
-    return cast(Loss, called)
+    return cast(_Loss, called)
 
 
 @outside_graphs
@@ -103,11 +102,13 @@ def pairwise_welfare_loss(
     tensor([-0.2500,  0.1966])
     """
     options = PairOptions(value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
-    return composite_loss(Batch(logits, clicks, bids, offsets, teacher), options)
+    return composite_loss(LossInputs(logits, clicks, bids, offsets, teacher), options)
 
 
 @outside_graphs
-def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None, unit: float | str = 1.0) -> Tensor:
+def composite_loss(
+    batch: LossInputs, options: PairOptions, lam: float | None = None, unit: float | str = 1.0
+) -> Tensor:
     """`pairwise_welfare_loss` of a batch, plus ``lam`` times the log loss if lam is given.
 
     Bids are divided by ``unit``, or by the mean bid of each repeat for ``"batch"``.
@@ -116,9 +117,14 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None,
     kind, gradient = batch.logits.device.type, batch.logits.requires_grad and torch.is_grad_enabled()
     with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         if unit != 1:
-            # a GPU adds up numbers that are not adjacent in another order: contiguous ones have one mean
-            bids = batch.bids.to(torch.promote_types(batch.bids.dtype, torch.float32)).contiguous()
-            batch = batch._replace(bids=bids / (bids.mean(-1, keepdim=True) if isinstance(unit, str) else unit))
+            bids = _floating(batch.bids)
+            if bids.is_cuda:  # which adds up numbers that are not adjacent in another order: one mean for all strides
+                bids = bids.contiguous()
+            if not isinstance(unit, str):
+                bids = bids / unit
+            else:
+                bids = bids / (bids.mean() if bids.dim() == 1 else bids.mean(-1, keepdim=True))
+            batch = batch._replace(bids=bids)
         stage = kernel_stage(options, batch.logits, batch.offsets)
         if stage is None:
             loss, slope = loss_and_gradient(batch, options, lam, gradient)
@@ -129,11 +135,11 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None,
     return loss if slope is None else known_gradient(batch, loss, slope, options.reduction)
 
 
-def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) -> None:
+def check_batch(batch: LossInputs, validate: bool | None, needs_teacher: str | None) -> None:
     """Raise unless shapes and, if requested, values are valid; by default on the CPU, where checking is cheap."""
     logits, clicks, bids, offsets, teacher, weights = batch
     check_logits(logits, offsets)
-    values = logits.device.type == "cpu" and not torch.compiler.is_compiling() if validate is None else validate
+    values = _checks_values(logits) if validate is None else validate
     check_ads("clicks", clicks, logits)
     check_ads("bids", bids, logits)
     if offsets is not None:
@@ -145,22 +151,35 @@ def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) 
     if weights is not None:
         check_ads("weights", weights, logits)
     if values:
-        check_values(clicks=clicks, bids=bids, teacher=teacher)
-        warn_of_ctr(logits, clicks)
-        if weights is not None:
-            check_not_negative("weights", weights)
+        check_values(logits, clicks, bids, teacher if needs_teacher else None, weights)
 
 
-def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gradient: bool) -> Computed:
+def _checks_values(logits: Tensor) -> bool:
+    return logits.is_cpu and not torch.compiler.is_compiling()
+
+
+def check_values(
+    logits: Tensor, clicks: Tensor, bids: Tensor | None, teacher: Tensor | None = None, weights: Tensor | None = None
+) -> None:
+    """Raise unless numbers are in their ranges; warn of logits that look like CTRs."""
+    check_between("clicks", clicks, 0, 1)
+    if bids is not None:
+        check_bids(bids)
+    if teacher is not None:
+        check_between("teacher", teacher, 0, 1)
+    if weights is not None:
+        check_weights(weights)
+    warn_of_ctr(logits, clicks)
+
+
+def loss_and_gradient(batch: LossInputs, options: PairOptions, lam: float | None, gradient: bool) -> Computed:
     """The reduced loss and its gradient, without kernels; called without autograd."""
     logits, clicks, bids, offsets, teacher, _ = batch
     auctions = Auctions.of(logits, offsets)
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
 
     def flat(per_ad: Tensor) -> Tensor:
-        if per_ad.dim() != 1:
-            per_ad = per_ad.reshape(-1)
-        return per_ad if per_ad.dtype == dtype else per_ad.to(dtype)
+        return _constant(per_ad if per_ad.dim() == 1 else per_ad.reshape(-1), dtype)
 
     z, y, b = flat(logits), flat(clicks), flat(bids)
     p = None if teacher is None else flat(teacher)
@@ -172,7 +191,7 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
         left, right = (b * p).mul_(kappa).sigmoid_(), (kappa * s).sigmoid_()
 
     ads = PairInputs(s, v, left, right)
-    cost, slope = choose(options, ads, auctions)(ads, auctions, options, gradient=gradient)
+    cost, slope = method_for(options, ads, auctions)(ads, auctions, options, gradient=gradient)
 
     per_repeat = 1 if offsets is None else len(offsets) - 1
     share: float | Tensor = 1 / max(per_repeat, 1) if options.reduction == "mean" else 1.0
@@ -180,23 +199,26 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
         share = share / max(auctions.size, 1) ** 2
     elif options.pair_mean:
         share = share / auctions.sizes.clamp(min=1).to(dtype).square()
-    loss = auctions.sum(cost).mul_(share).view(*logits.shape[:-1], per_repeat)
-    if options.reduction != "none":
-        loss = loss.sum(-1)
+    if logits.dim() == 1 and per_repeat == 1 and options.reduction != "none":
+        loss = cost.sum().mul_(share)
+    else:
+        loss = auctions.sum(cost).mul_(share).view(*logits.shape[:-1], per_repeat)
+        loss = loss if options.reduction == "none" else loss.sum(-1)
     if slope is not None:
         if kappa is not None:  # d right_j / ds_j = kappa right_j (1 - right_j), without cancellation
             slope.addcmul_((-kappa * s).sigmoid_(), cost, value=kappa)
         slope.mul_(s.mul_(miss))  # ds/dz = b f (1 - f)
         slope.mul_(share if isinstance(share, float) else auctions.spread(share))
     if lam is not None:
-        loss.add_(cross_entropy(z.view(logits.shape), y.view(logits.shape), None, options.reduction), alpha=lam)
+        whole = (z, y) if logits.dim() == 1 else (z.view(logits.shape), y.view(logits.shape))
+        loss.add_(cross_entropy(*whole, None, options.reduction), alpha=lam)
         if slope is not None:  # (1 - y) f - y (1 - f), exact if y is 0 or 1
             each = lam / max(logits.shape[-1], 1) if options.reduction == "mean" else lam
             slope.add_(torch.lerp(ctr, miss.neg_(), y), alpha=each)
     return loss, slope if slope is None or logits.dim() == 1 else slope.view(logits.shape)
 
 
-def kernel_log_loss(batch: Batch, reduction: str) -> Tensor:
+def kernel_log_loss(batch: LossInputs, reduction: str) -> Tensor:
     """`cross_entropy` of the clicks, with the weights of the batch, in a kernel."""
     from bidwise.kernels.fused_pairs import fused_loss
 
@@ -206,7 +228,7 @@ def kernel_log_loss(batch: Batch, reduction: str) -> Tensor:
     return loss if slope is None else known_gradient(batch, loss, slope, reduction, again)
 
 
-def known_gradient(batch: Batch, loss: Tensor, slope: Tensor, reduction: str, again: Any = None) -> Tensor:
+def known_gradient(batch: LossInputs, loss: Tensor, slope: Tensor, reduction: str, again: Any = None) -> Tensor:
     """``loss`` with the gradient ``slope``; ``again`` is the same loss in torch, for second derivatives."""
     result: Tensor = _KnownGradient.apply(batch.logits, (loss, slope), batch.offsets, reduction, again)  # type: ignore[no-untyped-call]
     return result
@@ -269,12 +291,20 @@ def log_loss(logits: Tensor, clicks: Tensor, *, weights: Tensor | None = None, r
     clicks = check_ads("clicks", clicks, logits)
     if weights is not None:
         weights = check_ads("weights", weights, logits)
-    if logits.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_between("clicks", clicks, 0, 1)
-        warn_of_ctr(logits, clicks)
-        if weights is not None:
-            check_weights(weights)
+    if _checks_values(logits):
+        check_values(logits, clicks, None, weights=weights)
     return cross_entropy(logits, clicks, weights, reduction)
+
+
+def cross_entropy(logits: Tensor, clicks: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
+    """`log_loss` without its checks. Clicks and weights are constants to the gradient."""
+    z = _floating(logits)
+    y, weights = _constant(clicks, z.dtype), None if weights is None else _constant(weights, z.dtype)
+    if z.dim() != 1 or not len(z):  # torch would also reduce leading dimensions
+        loss = torch.binary_cross_entropy_with_logits(z, y, weights, None, TORCHS["none"])
+        return loss if reduction == "none" else loss.sum(-1) / (max(z.shape[-1], 1) if reduction == "mean" else 1)
+    # what torch.nn.functional calls after checks, which take as long as the loss of 256 ads
+    return torch.binary_cross_entropy_with_logits(z, y, weights, None, TORCHS[reduction])
 
 
 def _constant(column: Tensor, dtype: torch.dtype) -> Tensor:
@@ -282,14 +312,6 @@ def _constant(column: Tensor, dtype: torch.dtype) -> Tensor:
     return column if column.dtype == dtype else column.to(dtype)
 
 
-def cross_entropy(logits: Tensor, clicks: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
-    """`log_loss` without its checks. Clicks and weights are constants to the gradient."""
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    z, y = logits.to(dtype), _constant(clicks, dtype)
-    weights = None if weights is None else _constant(weights, dtype)
-    over_ads = reduction if z.dim() == 1 and len(z) else "none"  # torch would also reduce leading dimensions
-    # what torch.nn.functional calls after checks, which take as long as the loss of 256 ads
-    loss = torch.binary_cross_entropy_with_logits(z, y, weights, None, TORCHS[over_ads])
-    if over_ads == reduction:
-        return loss
-    return loss.sum(-1) if reduction == "sum" else loss.sum(-1) / max(z.shape[-1], 1)
+def _floating(numbers: Tensor) -> Tensor:
+    """Numbers in float64 if they are, otherwise in float32."""
+    return numbers if numbers.dtype in (torch.float32, torch.float64) else numbers.float()

@@ -53,11 +53,9 @@ class PairOptions:
     validate: bool | None = None
 
     def __post_init__(self) -> None:
-        check_name("value", self.value, VALUES)
-        check_name("gap", self.gap, GAPS)
-        check_name("surrogate", self.surrogate, SURROGATES)
-        check_name("reduction", self.reduction, REDUCTIONS)
-        check_name("method", self.method, METHODS)
+        known = {"value": VALUES, "gap": GAPS, "surrogate": SURROGATES, "reduction": REDUCTIONS, "method": METHODS}
+        for name, names in known.items():
+            check_name(name, getattr(self, name), names)
         check_positive("sigma", self.sigma)
         if self.weighting is not None:
             check_positive("weighting", self.weighting)
@@ -72,7 +70,7 @@ class PairOptions:
         return 'value="teacher"' if self.value == "teacher" else "weighting" if self.weighting is not None else None
 
 
-class Batch(NamedTuple):
+class LossInputs(NamedTuple):
     """The tensors of a call: per ad ``(..., ads)``, and the bounds of the auctions ``(auctions + 1,)``."""
 
     logits: Tensor

@@ -25,7 +25,7 @@ class Speed(NamedTuple):
 
 # Fitted to benchmarks/results/losses_crossover.csv by `python -m benchmarks.crossover`, on two cores.
 SPEEDS = {
-    ("signed", "logistic"): Speed(pair=1.8, call=3.5e05, ad=2.3e02),
+    ("signed", "logistic"): Speed(pair=1.7, call=1.1e06, ad=1.4e02),
     ("positive", "logistic"): Speed(pair=2.7, call=4e06, ad=1.6e03),
     ("order", "logistic"): Speed(pair=2.8, call=3.6e06, ad=1.7e03),
     ("signed", "hinge"): Speed(pair=0.93, call=5.4e05, ad=1.3e02),
@@ -35,8 +35,6 @@ SPEEDS = {
     ("positive", "indicator"): Speed(pair=0.63, call=2.3e06, ad=9.6e02),
     ("order", "indicator"): Speed(pair=1.3, call=2.4e06, ad=1.1e03),
 }
-RAGGED = Speed(pair=1.8, call=0, ad=4e02)  # signed logistic of auctions of different sizes: no auction gets one panel
-
 
 # Ads of an auction from which kernels without pairs are faster on a GPU, and to which all pairs are better than `fast`
 PANELS_FROM = 2048
@@ -62,7 +60,7 @@ def on_kernels(logits: Tensor, method: str = "auto") -> bool:
 
 
 def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -> str | None:
-    """The source of pair sums for the kernels of `fused_pairs`; ``None``: `choose` has a method for this call.
+    """The source of pair sums for the kernels of `fused_pairs`; ``None``: `method_for` has a method for this call.
 
     Shapes decide, so that a GPU need not be waited for.
     """
@@ -82,7 +80,7 @@ def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -
     return "clicks" if few else "pairs"
 
 
-def choose(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
+def method_for(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
     """The function behind the method, one that is no kernel, for these ads."""
     if options.method == "direct":
         return direct
@@ -90,8 +88,6 @@ def choose(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
     if options.method == "fast" or fast is covariance:
         return fast
     speed = SPEEDS[options.gap, options.surrogate]
-    if fast is signed_sums and options.surrogate == "logistic" and auctions.size is None:
-        speed = RAGGED
     time, limit = speed.pair * auctions.pairs(), speed.call + speed.ad * auctions.ads
     if time > limit and fast is dominance and options.value == "clicks" and ads.value.device.type == "cpu":
         time *= int(ads.value.count_nonzero()) / auctions.ads  # `direct` skips ads i without a click

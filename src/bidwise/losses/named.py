@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bidwise.checks import InputError, Named, check_name, check_not_negative, check_positive
 from bidwise.losses.api import check_batch, composite_loss, cross_entropy, kernel_log_loss
-from bidwise.losses.definition import VALUES, Batch, PairOptions
+from bidwise.losses.definition import VALUES, LossInputs, PairOptions
 from bidwise.losses.dispatch import on_kernels
 from bidwise.segments import Auctions
 
@@ -91,7 +91,7 @@ class WelfareLoss(nn.Module):
         ``weights`` say how much each ad counts: the log loss of an ad counts its weight, the rank term of an auction
         the mean weight of its ads.
         """
-        batch, options = Batch(logits, clicks, bids, offsets, teacher), self.options
+        batch, options = LossInputs(logits, clicks, bids, offsets, teacher), self.options
         if weights is None and not isinstance(self.lam, Tensor):
             return composite_loss(batch, options, self.lam, unit=self.unit)
         if weights is None:
@@ -151,14 +151,14 @@ class BidWeightedLogLoss(nn.Module):
     ) -> Tensor:
         """The loss of a batch; ``offsets`` are checked and otherwise ignored."""
         needs_teacher = 'value="teacher"' if self.value == "teacher" else None
-        check_batch(Batch(logits, clicks, bids, offsets, teacher, weights), self.validate, needs_teacher)
-        labels = clicks if teacher is None or self.value == "clicks" else teacher
+        check_batch(LossInputs(logits, clicks, bids, offsets, teacher, weights), self.validate, needs_teacher)
+        labels = clicks if teacher is None or needs_teacher is None else teacher
         if self.power != 0:
-            dtype = torch.promote_types(logits.dtype, torch.float32)
-            worth = bids.to(dtype) ** self.power
+            worth = bids.to(torch.promote_types(logits.dtype, torch.float32))
+            worth = worth if self.power == 1 else worth**self.power
             weights = worth if weights is None else worth * weights
-        if not torch.compiler.is_compiling() and on_kernels(logits):
-            return kernel_log_loss(Batch(logits, labels, bids, weights=weights), self.reduction)
+        if logits.is_cuda and not torch.compiler.is_compiling() and on_kernels(logits):
+            return kernel_log_loss(LossInputs(logits, labels, bids, weights=weights), self.reduction)
         return cross_entropy(logits, labels, weights, self.reduction)
 
     def extra_repr(self) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from bidwise.losses.definition import PairInputs, PairOptions, PairSums
 from bidwise.segments import Auctions
 
-WIDTH = 1.0  # of a panel, in units of sigma * eCPM
+_WIDTH = 1.0  # of a panel, in units of sigma * eCPM
 # Chebyshev degree and reach: interpolation errs by 12.6^-degree, a pair farther than reach panels by e^-reach
 PANELS = {torch.float32: (7, 17), torch.float64: (11, 30)}
 WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their neighbours
@@ -75,7 +75,7 @@ def _tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     degree, reach = PANELS[dtype]
     node, _ = chebyshev(degree)
     d = torch.arange(reach, -reach - 1, -1, dtype=torch.float64, device="cpu")  # in rising order of the source
-    y = WIDTH * d[:, None, None] + WIDTH / 2 * (node[:, None] - node[None, :])  # (d, u, u')
+    y = _WIDTH * d[:, None, None] + _WIDTH / 2 * (node[:, None] - node[None, :])  # (d, u, u')
     kernels = torch.stack([-torch.nn.functional.logsigmoid(-y), torch.sigmoid(y), torch.sigmoid(-y)])
     softplus, sigmoid, on_i = coefficients(kernels).reshape(3, -1, degree)
     on_j = torch.cat([softplus, sigmoid], dim=1)
@@ -98,7 +98,7 @@ class Cells:
     @staticmethod
     def of(t: Tensor, segments: Auctions, reach: int) -> tuple[Cells, Tensor]:
         """The cells, and the place of each ad in its panel, in [-1, 1]."""
-        panel = (t / WIDTH).floor_()
+        panel = (t / _WIDTH).floor_()
         opens = torch.zeros(len(t), dtype=torch.bool, device=t.device)
         opens[segments.starts] = True
         fresh = opens.clone()
@@ -111,8 +111,8 @@ class Cells:
         place = step.to(torch.int64).cumsum(0)
         begin = of_ad[segments.starts]
         sizes = torch.cat([begin, begin.new_tensor([len(firsts)])]).diff()
-        cells = Cells(of_ad, place, WIDTH * (seat + 0.5), Auctions.of_sizes(sizes))
-        return cells, (t - WIDTH * panel).mul_(2 / WIDTH).sub_(1)
+        cells = Cells(of_ad, place, _WIDTH * (seat + 0.5), Auctions.of_sizes(sizes))
+        return cells, (t - _WIDTH * panel).mul_(2 / _WIDTH).sub_(1)
 
     def beyond(self, reach: int) -> bool:
         """Whether panels of one segment are more than ``reach`` apart."""
@@ -132,7 +132,7 @@ class Cells:
         return torch.where(self.place[found] == wanted, found, len(self.place))
 
 
-class Tiles:
+class _Tiles:
     """Ads of equal cell side by side in tiles of fixed length, so that one batched product serves all cells."""
 
     def __init__(self, u: Tensor, cell: Tensor, cells: int, degree: int) -> None:
@@ -187,11 +187,11 @@ def logistic_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -
     number = len(cells.place)
     ordered, far = options.gap == "order", cells.beyond(reach)
 
-    def side(mask: Tensor | None) -> tuple[Tensor, Tiles]:
+    def side(mask: Tensor | None) -> tuple[Tensor, _Tiles]:
         if mask is None:
-            return torch.arange(len(u), device=device), Tiles(u, cells.of_ad, number, degree)
+            return torch.arange(len(u), device=device), _Tiles(u, cells.of_ad, number, degree)
         rows = mask.nonzero().squeeze(1)
-        return rows, Tiles(u.index_select(0, rows), cells.of_ad.index_select(0, rows), number, degree)
+        return rows, _Tiles(u.index_select(0, rows), cells.of_ad.index_select(0, rows), number, degree)
 
     rows_i, tiles_i = side(arranged.upper)
     rows_j, tiles_j = (rows_i, tiles_i) if arranged.upper is None else side(~arranged.upper)
@@ -246,10 +246,10 @@ def _add_far_below(fields: list[Tensor], moments: Tensor, cells: Cells, reach: i
     begin, of_cell = cells.segments.offsets[:-1], cells.segments.of_ad
     upto = torch.searchsorted(cells.place, cells.place - reach).maximum(begin[of_cell]) + of_cell
     mass, skew = moments[..., 0].double(), moments[..., 1].double()
-    lever = cells.centre * mass + WIDTH / 2 * skew
+    lever = cells.centre * mass + _WIDTH / 2 * skew
     mass, lever = cells.segments.prefix(torch.stack([mass, lever]))[..., upto]
     fields[0][..., 0] += (cells.centre * mass - lever).to(moments.dtype)
-    fields[0][..., 1] += (WIDTH / 2 * mass).to(moments.dtype)
+    fields[0][..., 1] += (_WIDTH / 2 * mass).to(moments.dtype)
     for field in fields[1:]:
         field[..., 0] += mass.to(moments.dtype)
 
@@ -262,7 +262,7 @@ def _add_far_above(field: Tensor, moments: Tensor, cells: Cells, reach: int) -> 
     field[..., 0] += (mass[:, end + of_cell] - mass[:, beyond + of_cell]).to(moments.dtype)
 
 
-STRETCH = 128.0  # exponentials are kept relative to the upper end of stretches this long; e^-128 is 0 to a float32
+_STRETCH = 128.0  # exponentials are kept relative to the upper end of stretches this long; e^-128 is 0 to a float32
 
 
 def _tail_below(moments: Tensor, cells: Cells, reach: int) -> Tensor:
@@ -271,12 +271,12 @@ def _tail_below(moments: Tensor, cells: Cells, reach: int) -> Tensor:
     Only sums from below upwards are taken, each larger than the one before: no cancellation.
     """
     segment, degree = cells.segments.of_ad, moments.shape[-1]
-    stretch = (cells.centre / STRETCH).floor()
+    stretch = (cells.centre / _STRETCH).floor()
     fresh = torch.ones(len(stretch), dtype=torch.bool, device=stretch.device)
     fresh[1:] = (stretch[1:] != stretch[:-1]) | (segment[1:] != segment[:-1])
     begin = fresh.nonzero().squeeze(1)
     stretches = Auctions.of_sizes(torch.cat([begin, begin.new_tensor([len(stretch)])]).diff())
-    top = STRETCH * (stretch + 1)
+    top = _STRETCH * (stretch + 1)
     mass = moments.double() @ _exponential(degree, rising=True).to(moments.device)  # sum q e^(t - centre of its cell)
     prefix = stretches.prefix(mass * torch.exp(cells.centre - top))
     upto = torch.searchsorted(cells.place, cells.place - reach)
@@ -308,4 +308,4 @@ def _mirrored(moments: Tensor) -> Tensor:
 def _exponential(degree: int, *, rising: bool) -> Tensor:
     """Chebyshev coefficients of e^(WIDTH u / 2), or of e^(-WIDTH u / 2)."""
     node, analysis = chebyshev(degree)
-    return analysis @ torch.exp((WIDTH / 2 if rising else -WIDTH / 2) * node)
+    return analysis @ torch.exp((_WIDTH / 2 if rising else -_WIDTH / 2) * node)

@@ -6,20 +6,16 @@ pairs with v_i > v_j, by a tree over values.
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from bidwise.losses.all_pairs import direct
 from bidwise.losses.definition import PairInputs, PairOptions, PairSums
-from bidwise.losses.panels import Arrangement, chebyshev, coefficients, logistic_sums
+from bidwise.losses.panels import Arrangement, logistic_sums
 from bidwise.segments import Auctions, auction_of
 
-AT_ONCE = 1 << 16  # ads of nodes that are added up at a time: a call takes as long as some 10,000 of them
+_AT_ONCE = 1 << 16  # ads of nodes that are added up at a time: a call takes as long as some 10,000 of them
 LEAF = {"logistic": 256, "hinge": 64, "indicator": 64}  # nodes up to this size are left to `direct`
-ONE_PANEL = {torch.float32: (1e-8, 96), torch.float64: (1e-12, 128)}  # error, and the largest degree worth it
 
 
 def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
@@ -63,83 +59,20 @@ def covariance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gra
 
 def signed_sums(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
     """Signed gap over all pairs, weighted or not."""
-    if options.surrogate == "logistic" and auctions.count and auctions.size:
-        found = one_panel_sums(ads, auctions, options, gradient)
-        if found is not None:
-            return found
     rows = sort_inside(ads.ecpm, auctions)
     if options.surrogate == "logistic":  # far and near panels add up to all pairs, so that centring saves digits
         pivot = auctions.sum(ads.value) / auctions.sizes.clamp(min=1)
     else:
         pivot = ads.value.new_zeros(auctions.count)
-    found = segment_sums(Arrangement(ads.at(rows), auctions, None, pivot), options, gradient)
-    cost, slope = (x if x is None else torch.empty_like(x).index_copy_(0, rows, x) for x in found)
-    assert cost is not None
-    return cost, slope
+    cost, slope = segment_sums(Arrangement(ads.at(rows), auctions, None, pivot), options, gradient)
+    cost = torch.empty_like(cost).index_copy_(0, rows, cost)
+    return cost, None if slope is None else torch.empty_like(slope).index_copy_(0, rows, slope)
 
 
 def segment_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> PairSums:
     """Cost and slope of arranged ads over all pairs (i, j) of their segments, with gap v_i - v_j, or 1 for `order`."""
     sums = logistic_sums if options.surrogate == "logistic" else step_sums
     return sums(arranged, options, gradient)
-
-
-def _one_panel(half: float, dtype: torch.dtype, device: torch.device) -> tuple[float, Tensor] | None:
-    """Half the range of sigma * eCPM of a panel, at least ``half``, and the kernels on it.
-
-    ``None`` if the range needs more Chebyshev polynomials than panels do.
-    """
-    if not half < 1e3:
-        return None
-    half = 2 ** (math.ceil(4 * math.log2(max(half, 0.5))) / 4)  # a coarse grid: few kernels, made once each
-    error, most = ONE_PANEL[dtype]
-    # softplus is analytic in a strip of half-width pi, so its series on [-half, half] falls as rho^-degree
-    rho = (math.pi + math.hypot(math.pi, half)) / half
-    degree = math.ceil(math.log(error) / -math.log(rho)) + 2
-    return None if degree > most else (half, _kernels(half, degree, dtype, device))
-
-
-@lru_cache
-def _kernels(half: float, degree: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Coefficients of softplus(y) and sigmoid(y) in target (rows) and source (columns), target minus source = y."""
-    node, _ = chebyshev(degree)
-    y = half * (node[:, None] - node[None, :])
-    kernels = torch.stack([-torch.nn.functional.logsigmoid(-y), torch.sigmoid(y)])
-    return coefficients(kernels).mT.contiguous().to(device, dtype)
-
-
-def one_panel_sums(ads: PairInputs, auctions: Auctions, options: PairOptions, gradient: bool) -> PairSums | None:
-    """The signed logistic as `logistic_sums` has it, with a single panel per auction: few operations, no sort.
-
-    For auctions of equal size with eCPM spread over a few dozen units of 1 / sigma: most batches people train on;
-    ``None`` for others.
-    """
-    t, value = options.sigma * ads.ecpm.view(auctions.count, -1), ads.value.view(auctions.count, -1)
-    low, high = t.aminmax(dim=-1, keepdim=True)
-    panel = _one_panel((high - low).max().item() / 2, t.dtype, t.device)
-    if panel is None:
-        return None
-    half, kernels = panel
-    u = (t - (low + high) / 2).div_(half).clamp_(-1, 1)
-    basis = torch.arange(kernels.shape[-1], dtype=u.dtype, device=u.device) * u.acos().unsqueeze(-1)
-    basis.cos_()  # (auctions, ads, degree): T_k(u) = cos(k arccos u)
-    above = value - value.mean(-1, keepdim=True)
-    left = torch.ones_like(u) if ads.left is None else ads.left.view(u.shape)
-    right = torch.ones_like(u) if ads.right is None else ads.right.view(u.shape)
-    charges = torch.stack([left, left * above, right, right * above], dim=-1)
-    moments = basis.mT @ charges  # (auctions, degree, 4)
-    softplus, sigmoid = kernels
-    on_j, on_i = moments[..., :2], moments[..., 2:]
-    fields = [softplus @ on_j]
-    if gradient:
-        fields += [sigmoid @ on_j, sigmoid.T @ on_i]  # sigmoid(-y) is sigmoid(y) with target and source exchanged
-    sums = (basis @ torch.cat(fields, dim=-1)).unbind(-1)
-    cost = right * torch.addcmul(sums[1], sums[0], above, value=-1)
-    if not gradient:
-        return cost.view(-1), None
-    slope = right * torch.addcmul(sums[3], sums[2], above, value=-1)
-    slope -= left * torch.addcmul(-sums[5], sums[4], above)
-    return cost.view(-1), slope.mul_(options.sigma).view(-1)
 
 
 def dominance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
@@ -187,7 +120,7 @@ def dominance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, grad
             rows, sizes = rows[large.repeat_interleave(sizes)], sizes[large]
         upper = (code.index_select(0, rows) >> bit & 1).bool()
         levels.append((rows, sizes, upper))
-        if sum(len(level[0]) for level in levels) >= AT_ONCE:
+        if sum(len(level[0]) for level in levels) >= _AT_ONCE:
             add_levels()
         rows, sizes = _partition(rows, upper, Auctions.of_sizes(sizes))
     if levels:

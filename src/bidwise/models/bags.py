@@ -1,4 +1,5 @@
-"""Bags: fields with several values per ad, such as keywords; their vector is the mean over those values.
+"""Bags: fields with several values per ad, such as keywords; their vector is the mean over those values. (A regression
+may take the sum.)
 
 A bag with room for L values takes L columns of the features, its slots, which share the ids of one field. Slots that
 are not used contain the id of missing values: the ids show whether one counts, and no mask travels with them.
@@ -15,7 +16,7 @@ from torch import Tensor
 from bidwise.checks import check_whole
 from bidwise.values import MISSING
 
-MOST = 1000  # slots of a bag: an ad has room for all of them in every batch
+_MOST_SLOTS = 1000  # slots of a bag: an ad has room for all of them in every batch
 Values = int | tuple[int, int]  # values of a field, or values and slots of a bag
 
 
@@ -28,7 +29,7 @@ def values_and_slots(cardinalities: Sequence[Values]) -> tuple[list[int], list[i
     pairs = [tuple(each) if isinstance(each, tuple | list) else (each, 1) for each in cardinalities]
     for values, slots in pairs:
         check_whole("cardinalities", values, 1)
-        check_whole("slots", slots, 1, MOST)
+        check_whole("slots", slots, 1, _MOST_SLOTS)
     return [values for values, _ in pairs], [slots for _, slots in pairs]
 
 
@@ -41,11 +42,6 @@ def shares(ids: Tensor, dtype: torch.dtype) -> Tensor:
     known = ids != MISSING
     counts = known | ~known.any(1, keepdim=True)
     return counts.to(dtype) / counts.sum(1, keepdim=True)
-
-
-def all_shares(ids: Tensor, slots: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The same for the columns of all fields, ``(ads, columns)``; 1 for fields that are no bags."""
-    return torch.cat([shares(part, dtype) for part in torch.split(ids, list(slots), 1)], 1)
 
 
 def folded(looked_up: Tensor, ids: Tensor, slots: Sequence[int]) -> Tensor:

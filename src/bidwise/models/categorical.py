@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bidwise.checks import check_whole
 from bidwise.models.bags import Values
 from bidwise.models.layers import Cross, Embeddings, Perceptron, glorot, paired
+from bidwise.values import MISSING
 
 # part of an L2 penalty that first-order weights bear: the best for them is that much smaller
 DEEPFM_FIRST, DCN_FIRST = 1e-3, 3e-4
@@ -18,11 +20,16 @@ DEEPFM_FIRST, DCN_FIRST = 1e-3, 3e-4
 class SparseLogisticRegression(nn.Module):
     """logit = w_0 + Σ_f w_f[x_f]: a weight for each value of each field, ids ``(ads, columns) -> (ads,)``.
 
+    A bag of n values has n^-power Σ_k w_f[x_fk]: their sum, or with ``power`` 1 their mean.
+
     >>> SparseLogisticRegression([3, 2])(torch.tensor([[0, 1], [2, 0]])).shape
     torch.Size([2])
     """
 
     static = True
+
+    power: Tensor
+    fields: Tensor
 
     def __init__(self, cardinalities: Sequence[Values], *, std: float = 1e-4, seed: int = 0) -> None:
         super().__init__()
@@ -30,10 +37,20 @@ class SparseLogisticRegression(nn.Module):
         self.bias = nn.Parameter(torch.zeros(()))
         self.table = Embeddings(cardinalities, 1, std=std, random=random)
         self.seed = seed
+        self.register_buffer("power", torch.zeros(()))
+        columns = np.repeat(np.eye(len(self.table.slots)), self.table.slots, axis=0)  # the field of each
+        fields = torch.from_numpy(columns).to(self.bias.device, self.bias.dtype)
+        self.register_buffer("fields", fields, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        weights: Tensor = self.table(features)
-        return self.bias + weights.sum((1, 2))
+        weights: Tensor = self.table(features).squeeze(-1)
+        if self.table.bags:  # of which there is the mean
+            weights = weights * self.counts(features).clamp(min=1) ** (1 - self.power)
+        return self.bias + weights.sum(1)
+
+    def counts(self, features: Tensor) -> Tensor:
+        """How many values each field has, ``(ads, fields)``; 0 if it is missing."""
+        return (features != MISSING).to(self.fields) @ self.fields
 
     def extra_repr(self) -> str:
         return f"seed={self.seed}"

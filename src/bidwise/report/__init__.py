@@ -5,10 +5,8 @@ from typing import Any
 
 
 def write_page(result: Any, folder: str | Path) -> None:
-    """``folder/report.html`` about a result, with its command, machine and settings, and ``folder/verdict.txt``."""
-    from bidwise.report.build import run_of, runs_page, verdict_text  # late: matplotlib takes a second
+    """``folder/report.html`` about a result, with its command, machine and settings."""
+    from bidwise.report.build import run_of, runs_page  # late: matplotlib takes a second
     from bidwise.run_folder import write_text
 
-    run = run_of(Path(folder), result)
-    write_text(Path(folder) / "verdict.txt", verdict_text([run]))
-    write_text(Path(folder) / "report.html", runs_page([run]))
+    write_text(Path(folder) / "report.html", runs_page([run_of(Path(folder), result)]))

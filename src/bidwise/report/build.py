@@ -63,11 +63,6 @@ def runs_page(runs: Sequence[Run], pages: Mapping[str, PageOf] = PAGES) -> str:
     )
 
 
-def verdict_text(runs: Sequence[Run]) -> str:
-    """The verdicts of runs as plain text."""
-    return "\n".join(PAGES[run.result.kind](run, "").text for run in runs)
-
-
 def _page(run: Run, page: RunPage) -> RunPage:
     return replace(page, sections=[section for section in (*page.sections, _source(run)) if not section.empty])
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from bidwise.evaluation.bins import Bin
 from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.estimate import Estimate, Outcome
+from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.report.drawing import INK, Look, Panel, Whisker, looks, ticks, whiskers
 from bidwise.report.evaluation_sentences import (
-    Rows,
+    Breakdown,
     breakdowns,
     models_table,
     more_table,
@@ -34,7 +33,7 @@ SEGMENTS = (
     "Intervals are corrected for their number: all cover at once in 95 of 100 data sets."
 )
 OPEN = 40  # rows of comparisons that are shown without a click
-METRICS = {"log_loss": "log loss", "auc": "AUC"}
+_METRICS = {"log_loss": "log loss", "auc": "AUC"}
 
 
 def evaluation_page(run: Run, key: str) -> RunPage:
@@ -111,7 +110,7 @@ def _interval(lift: Estimate) -> str:
     return f"{lift:%}" if lift.known else f"{lift:%}, no finite interval"
 
 
-def _breakdown(evaluation: Evaluation, key: str, title: str, lead: str, parts: Sequence[tuple[Table, Rows]]) -> Section:
+def _breakdown(evaluation: Evaluation, key: str, title: str, lead: str, parts: Sequence[Breakdown]) -> Section:
     """Comparisons row by row; figures skip rows with too few clicks: their intervals would hide the others."""
     style, figures = _style(evaluation), []
     for at, (table, rows) in enumerate(parts):
@@ -123,98 +122,51 @@ def _breakdown(evaluation: Evaluation, key: str, title: str, lead: str, parts: S
 
 
 def _calibration(evaluation: Evaluation, key: str) -> Section:
-    """Calibration curves and ratios by bid, before and after calibration, of the models that there is room for."""
+    """Calibration curves, before and after calibration, of the models that there is room for."""
     models, originals, style = evaluation.models, evaluation.originals, _style(evaluation)
     ranked = sorted(originals, key=lambda m: (m != evaluation.baseline, m != evaluation.best, -models[m].welfare))
     kept = [model for model in originals if model in ranked[:DRAWN]]
-    left_out = [model for model in originals if model not in kept]
-    groups = {
-        "as predicted": kept,
-        "after calibration": [twin for twin, model in evaluation.twins.items() if model in kept],
-    }
-    every = [models[name] for names in groups.values() for name in names]
-    rates = [x for each in every for part in each.calibration_curve for x in (part.predicted, part.observed)]
-    ratios = [1.0, *(part.ratio for each in every for part in each.by_bid)]
-    drawings = []
-    for at, (when, names) in enumerate(groups.items()):
-        suffix = f", {when}" if evaluation.twins else ""
-        lines = {name: models[name].calibration_curve for name in names}
-        if any(lines.values()):
-            panel = _calibration_curves(f"Observed against predicted CTR{suffix}", lines, style, rates)
-            drawings.append(drawing(f"{key}calibration{at}", panel))
-        lines = {name: models[name].by_bid for name in names}
-        if any(math.isfinite(part.ratio) for line in lines.values() for part in line):
-            panel = _ratios_by_bid(f"Predicted / observed clicks by bid{suffix}", lines, style, ratios)
-            drawings.append(drawing(f"{key}bids{at}", panel))
-    lead = (
-        "A model is right on the dashed line. It overestimates below the diagonal, and above 1 in the figures by bid."
-    )
-    lead += f" {len(left_out)} models are not drawn, to keep the lines apart." if left_out else ""
+    copies = [twin for twin, model in evaluation.twins.items() if model in kept]
+    groups = {"Observed against predicted CTR": kept, "The same, after calibration": copies}
+    rates = [x for name in (*kept, *copies) for b in models[name].calibration_curve for x in (b.predicted, b.observed)]
+    figures = [
+        drawing(f"{key}calibration{at}", _calibration_curves(title, {x: models[x] for x in names}, style, rates))
+        for at, (title, names) in enumerate(groups.items())
+        if any(models[name].calibration_curve for name in names)
+    ]
+    lead = "A model is right on the dashed line, and overestimates below it."
+    if len(originals) > DRAWN:
+        lead += f" {len(originals) - DRAWN} models are not drawn, to keep the lines apart."
     legend = [(model, style[model].colour, style[model].marker) for model in kept]
-    return Section("Calibration", lead, legend=legend, figures=drawings)
+    return Section("Calibration", lead, legend=legend, figures=figures)
 
 
-Lines = Mapping[str, Sequence[Bin]]
-
-
-def _span(numbers: Sequence[float]) -> tuple[float, float]:
-    """The smallest and the largest positive number, for figures that share a scale."""
-    positive = [x for x in numbers if x > 0]
-    return min(positive, default=1.0), max(positive, default=1.0)
-
-
-def _calibration_curves(title: str, lines: Lines, style: Mapping[str, Look], rates: Sequence[float]) -> Panel:
+def _calibration_curves(
+    title: str, models: Mapping[str, ModelMetrics], style: Mapping[str, Look], rates: Sequence[float]
+) -> Panel:
     """Observed against predicted CTR per bin, on the diagonal if a model is right."""
-    least, most = _span(rates)
-    wide = most > 20 * least and any(part.observed > 0 for line in lines.values() for part in line)
+    least, most = min((x for x in rates if x > 0), default=1.0), max(rates)
+    wide = most > 20 * least and any(part.observed > 0 for each in models.values() for part in each.calibration_curve)
     ends = (least / 1.4, most * 1.4) if wide else (0.0, most * 1.06)
 
     def paint(axes: Axes) -> None:
         axes.plot(ends, ends, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-        for model, line in lines.items():  # log axes show 0 at their edge
-            x, y = ([max(getattr(part, of), ends[0]) for part in line] for of in ("predicted", "observed"))
-            _draw(axes, x, y, style[model])
+        for model, each in models.items():  # log axes show 0 at their edge
+            x, y = ([max(getattr(b, of), ends[0]) for b in each.calibration_curve] for of in ("predicted", "observed"))
+            look = style[model]
+            axes.plot(x, y, color=look.colour, marker=look.marker, linestyle=look.dash, alpha=0.9)
         for axis, name in ((axes.xaxis, "predicted CTR"), (axes.yaxis, "observed CTR")):
-            _scaled(axis, ends, wide, lambda x, _: f"{100 * x:.4g} %")
             axis.set_label_text(name + (" (log scale)" if wide else ""))
+        if wide:
+            axes.loglog()
+        for axis in (axes.xaxis, axes.yaxis):
+            subs = (1.0, 2.0, 5.0) if ends[1] < 300 * ends[0] else (1.0,)
+            axis.set_major_locator(LogLocator(subs=subs) if wide else ticks(6))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.4g} %"))
+        axes.set(xlim=ends, ylim=ends)
 
-    return Panel(title, f"{title}: {', '.join(lines)}", 3.9, paint)
-
-
-def _ratios_by_bid(title: str, lines: Lines, style: Mapping[str, Look], ratios: Sequence[float]) -> Panel:
-    """Predicted / observed CTR along the bids: above 1 if a model overrates."""
-    least, most = _span(ratios)
-    wide, room = most > 4 * least, max(0.12 * (most - least), 0.02)
-    ends = (least / 1.3, most * 1.3) if wide else (least - room, most + room)
-
-    def paint(axes: Axes) -> None:
-        axes.axhline(1, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-        for model, line in lines.items():
-            _draw(axes, range(1, len(line) + 1), [part.ratio for part in line], style[model])
-        _scaled(axes.yaxis, ends, wide, lambda x, _: f"{x:.4g}")
-        axes.set_xlim(0.5, max(map(len, lines.values()), default=1) + 0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-        axes.set_xlabel("tenth of the ads by bid (1 = lowest bids)")
-        axes.set_ylabel("predicted / observed clicks")
-
-    return Panel(title, f"{title}: {', '.join(lines)}", 3.9, paint)
-
-
-def _draw(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
-    axes.plot(x, y, color=look.colour, marker=look.marker, linestyle=look.dash, alpha=0.9)
-
-
-def _scaled(axis: Axis, ends: tuple[float, float], wide: bool, words: Callable[[float, int], str]) -> None:
-    """An axis from end to end, with a log scale if it is wide."""
-    across = axis is axis.axes.xaxis
-    if wide:
-        (axis.axes.set_xscale if across else axis.axes.set_yscale)("log")
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ends[1] < 300 * ends[0] else (1.0,)))
-        axis.set_minor_locator(NullLocator())
-    else:
-        axis.set_major_locator(ticks(6))
-    axis.set_major_formatter(FuncFormatter(words))
-    (axis.axes.set_xlim if across else axis.axes.set_ylim)(*ends)
+    return Panel(title, f"{title}: {', '.join(models)}", 3.9, paint)
 
 
 def comparisons_section(evaluation: Evaluation) -> Section:
@@ -229,7 +181,7 @@ def comparisons_section(evaluation: Evaluation) -> Section:
             relative = not math.isnan(c.relative)
             count = c.changed_auctions if c.effective_clicks is None else round(c.effective_clicks)
             cells = [
-                Cell(METRICS.get(metric, metric), word=True),
+                Cell(_METRICS.get(metric, metric), word=True),
                 Cell(_finding(c), c.outcome, word=True),
                 Cell(f"{signed(c.difference, f',.{places[metric]}f')} {c.unit.removeprefix('mean ')}"),
                 Cell(_interval(c.lift) if relative else f"{c:.{places[metric]}f}" if c.known else "no finite interval"),

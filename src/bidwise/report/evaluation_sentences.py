@@ -16,15 +16,13 @@ from bidwise.evaluation.estimate import NONE, Estimate, Outcome
 from bidwise.evaluation.intervals import digits_of
 from bidwise.evaluation.metrics import ModelMetrics, Reference
 from bidwise.evaluation.result import AT_RANDOM, BEST, BY_BID, DETECTED, Evaluation, Segment
-from bidwise.evaluation.units import Kind
-from bidwise.report.formatting import counted, number
-from bidwise.report.sections import Cell, Measure, Table, TableRow, by_column, measure_columns, outcome_cell
+from bidwise.report.formatting import counted, decimals, number
+from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
 
 FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
 SAME = 1e-9  # standard deviation of log bids that are equal, but for rounding
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
-MOST = 1e6  # times the data: more than anyone will collect
 NAMED = 3  # models in a sentence
 RANKINGS = {BY_BID: "ranking by the highest bid", AT_RANDOM: "showing random ads", BEST: "the best possible ranking"}
 WITH_INTERVALS = {  # metric -> heading and meaning; each model has an interval
@@ -33,7 +31,7 @@ WITH_INTERVALS = {  # metric -> heading and meaning; each model has an interval
     "auc": ("AUC", "Probability that a clicked ad is predicted above an unclicked one."),
     "log_loss": ("Log loss", "Mean −log of the probability given to the outcome; lower is better."),
 }
-SHORT: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
+_SHORT: dict[str, tuple[str, str, int]] = {  # metric -> heading, meaning, decimals
     "normalised_entropy": (
         "Norm. entropy",
         "Log loss / log loss of always predicting the mean CTR; below 1 beats it.",
@@ -41,7 +39,7 @@ SHORT: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: fiv
     ),
     "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; above 1 overestimates.", 3),
 }
-MORE: dict[str, Measure] = {
+_MORE: dict[str, tuple[str, str, int | None]] = {  # without decimals: five digits of the largest
     "surplus": ("Surplus", "Welfare − revenue: the advertisers' part, mean per auction.", None),
     "winners_predicted_over_observed": (
         "Winners’ pred./obs.",
@@ -68,7 +66,7 @@ class Line(NamedTuple):
 def summary(evaluation: Evaluation) -> str:
     """The verdict, the table of models and the notes, as the terminal shows them."""
     clicks = counted(evaluation.models[evaluation.baseline].clicks, "click")
-    counts = f"{counted(evaluation.ads, 'ad')} with {clicks} in {auctions_of(evaluation)}"
+    counts = f"{counted(evaluation.ads, 'ad')} with {clicks} in {auctions_counted(evaluation)}"
     lines = [*(line.text for line in verdict(evaluation)), "", counts, "", *models_table(evaluation).text(), ""]
     for table, _ in chain(*breakdowns(evaluation)):
         lines += [table.caption, "", *table.text(), ""]
@@ -82,7 +80,7 @@ def models_table(evaluation: Evaluation) -> Table:
     tags: dict[str, list[str]] = {base: ["baseline"]} if len(models) > 1 else {}
     if evaluation.best is not None:
         tags[evaluation.best] = ["★ best", *tags.get(evaluation.best, [])]
-    headings = [*WITH_INTERVALS.values(), *((heading, meaning) for heading, meaning, _ in SHORT.values())]
+    headings = [*WITH_INTERVALS.values(), *((heading, meaning) for heading, meaning, _ in _SHORT.values())]
     headings.insert(1, (f"Against {base}", "Change of welfare in per cent, with its 95 % interval."))
     widest = {
         metric: max((x.intervals[metric].half for x in models.values()), default=0.0) for metric in WITH_INTERVALS
@@ -93,7 +91,7 @@ def models_table(evaluation: Evaluation) -> Table:
         levels = {metric: interval.text(places.get(metric)) for metric, interval in row.intervals.items()}
         cells = [Cell(levels.get(metric, NONE)) for metric in WITH_INTERVALS]
         cells.insert(1, _against(evaluation, name))
-        cells += [Cell(number(getattr(row, key, None), digits or 0)) for key, (_, _, digits) in SHORT.items()]
+        cells += [Cell(number(getattr(row, key, None), digits)) for key, (_, _, digits) in _SHORT.items()]
         shown = name if name in models else f"({name})"
         lines.append(TableRow(shown, cells, tags=tags.get(name, ()), best=name == evaluation.best))
     return Table("Models", "Model", headings, lines, explained=True)
@@ -109,11 +107,17 @@ def _against(evaluation: Evaluation, name: str) -> Cell:
 
 def more_table(evaluation: Evaluation) -> Table:
     """Further metrics of the models."""
-    models = evaluation.models
-    return by_column("More about the models", "Model", measure_columns(MORE, models.values()), models)
+    shown, rows = {}, evaluation.models
+    for key, (heading, meaning, digits) in _MORE.items():
+        values = [getattr(each, key) for each in rows.values()]
+        if any(x is not None and math.isfinite(x) for x in values):
+            places = decimals(values, 5) if digits is None else digits
+            shown[heading, meaning] = [Cell(number(x, places)) for x in values]
+    lines = [TableRow(name, [cells[at] for cells in shown.values()]) for at, name in enumerate(rows)]
+    return Table("More about the models", "Model", list(shown), lines, explained=True)
 
 
-def auctions_of(evaluation: Evaluation) -> str:
+def auctions_counted(evaluation: Evaluation) -> str:
     """The auctions: real ones, or every possible one of a size."""
     if evaluation.auctions is not None:
         return counted(evaluation.auctions, "auction")
@@ -193,31 +197,31 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
         yield _doubt(doubt, evaluation)
 
 
+DOUBTS = {
+    "few_clicks": "Only {clicks} in {ads}: too few to judge a model; see the intervals.",
+    "copies": "{rows} equal an earlier one of {where} in bid, click and predictions: were they logged twice?",
+    "sampled": "Ads without a click weigh {value} times as much: auctions lack rivals, so welfare is a rough guide.",
+    "truth_is_click": "The true CTR equals the clicks: is it a probability?",
+    "too_good": "{model} has an AUC of {value}, which is too good to be true: did it see these clicks?",
+    "constant": "{model} predicts {value} for every ad: bids decide, and by GSP a winner pays the next bid.",
+    "equal_bids": "{model} predicts {value} for every ad and all bid the same: winners are random and pay their bid.",
+    "same": "{model} and {other} have the same predictions: is a column named twice?",
+    "units": "{model} predicts {value} times the observed clicks: are its predictions {other}?",
+    "off": "{model} predicts {value} times the observed clicks: is --weight or --sampling-rate missing?",
+    "sigmoid_twice": "{model} looks like the sigmoid of a CTR: was it applied twice?",
+}
+
+
 def _doubt(doubt: Doubt, evaluation: Evaluation) -> str:
-    model, other, value = doubt.model, doubt.other, doubt.value
-    match doubt.kind:
-        case "few_clicks":
-            clicks, ads = counted(doubt.count, "click"), counted(evaluation.ads, "ad")
-            return f"Only {clicks} in {ads}: too few to judge a model; see the intervals."
-        case "copies":
-            rows, where = counted(doubt.count, "row"), "the table" if evaluation.auctions is None else "its auction"
-            return f"{rows} equal an earlier one of {where} in bid, click and predictions: were they logged twice?"
-        case "truth_is_click":
-            return "The true CTR equals the clicks: is it a probability?"
-        case "too_good":
-            return f"{model} has an AUC of {value:.4f}, which is too good to be true: did it see these clicks?"
-        case "constant":
-            return f"{model} predicts {value:.4g} for every ad: bids decide, and by GSP a winner pays the next bid."
-        case "equal_bids":
-            return (
-                f"{model} predicts {value:.4g} for every ad and all bid the same: winners are random and pay their bid."
-            )
-        case "same":
-            return f"{model} and {other} have the same predictions: is a column named twice?"
-        case "units":
-            return f"{model} predicts {value:.3g} times the observed clicks: are its predictions {other}?"
-        case _:
-            return f"{model} looks like the sigmoid of a CTR: was it applied twice?"
+    return DOUBTS[doubt.kind].format(
+        model=doubt.model,
+        other=doubt.other,
+        value=f"{doubt.value:.4g}",
+        clicks=counted(doubt.count, "click"),
+        rows=counted(doubt.count, "row"),
+        ads=counted(evaluation.ads, "ad"),
+        where="the table" if evaluation.auctions is None else "its auction",
+    )
 
 
 def headline(evaluation: Evaluation) -> str:
@@ -266,10 +270,6 @@ def _compared(welfare: Comparison, revenue: Comparison, evaluation: Evaluation) 
         share = welfare.relative_smallest_lift
         lift = f"{100 * share:.2f} %" if math.isfinite(share) else f"{welfare.smallest_lift:.3g} per auction"
         yield f"With this much data, a true change of {lift} would be detected 80 % of the time."
-        size, what = (evaluation.ads, "ads") if evaluation.auctions is None else (evaluation.auctions, "auctions")
-        if welfare.needed < MOST:
-            ads = f"{number(welfare.needed * size, 0)} {what}"
-            yield f"To detect one as small as this difference would take about {ads}."
 
 
 def _size(comparison: Comparison, *, sign: bool = False) -> str:
@@ -283,14 +283,17 @@ def _size(comparison: Comparison, *, sign: bool = False) -> str:
     return text.replace("+", "") if bare else text
 
 
-Rows = list[tuple[str, Comparison]]
+NamedComparisons = list[tuple[str, Comparison]]
+Breakdown = tuple[Table, NamedComparisons]
 
 
-def breakdowns(evaluation: Evaluation) -> tuple[list[tuple[Table, Rows]], list[tuple[Table, Rows]]]:
+def breakdowns(
+    evaluation: Evaluation,
+) -> tuple[list[Breakdown], list[Breakdown]]:
     """The models compared by size of the auction, if none was named, and by segment: tables and their rows."""
     base, by_size, by_segment = evaluation.baseline, [], []
     for at, first in enumerate(evaluation.sizes[0].comparisons if evaluation.sizes else ()):
-        sizes: Rows = [(f"{size.ads} ads", size.comparisons[at]) for size in evaluation.sizes]
+        sizes: NamedComparisons = [(f"{size.ads} ads", size.comparisons[at]) for size in evaluation.sizes]
         cells = [[Cell(str(size.welfare[first.model]))] for size in evaluation.sizes]
         caption = f"{first.model} against {first.baseline} by size of the auction"
         by_size.append(_breakdown(caption, "Auctions of", [("Welfare", "")], sizes, cells))
@@ -298,7 +301,7 @@ def breakdowns(evaluation: Evaluation) -> tuple[list[tuple[Table, Rows]], list[t
     for segment in evaluation.segments:
         groups.setdefault((segment.column, segment.welfare.model), []).append(segment)
     for (column, model), segments in groups.items():
-        rows: Rows = [(each.value, each.welfare) for each in segments]
+        rows: NamedComparisons = [(each.value, each.welfare) for each in segments]
         cells = [[Cell(f"{each.ads:,}"), Cell(f"{each.clicks:,}")] for each in segments]
         caption = f"{model} against {base} by {column}"
         by_segment.append(_breakdown(caption, column, [("Ads", ""), ("Clicks", "")], rows, cells))
@@ -306,8 +309,8 @@ def breakdowns(evaluation: Evaluation) -> tuple[list[tuple[Table, Rows]], list[t
 
 
 def _breakdown(
-    caption: str, first: str, headings: list[tuple[str, str]], rows: Rows, cells: list[list[Cell]]
-) -> tuple[Table, Rows]:
+    caption: str, first: str, headings: list[tuple[str, str]], rows: NamedComparisons, cells: list[list[Cell]]
+) -> Breakdown:
     meaning = "In per cent of the baseline's welfare of these ads."
     lines = []
     for (name, each), front in zip(rows, cells, strict=True):
@@ -352,14 +355,8 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         few = ", which are few" if evaluation.clusters < FEW_CLUSTERS else ""
         yield f"Intervals are taken over {evaluation.clusters:,} clusters by {listed(options['cluster'])}{few}."
     elif evaluation.pools:
-        what = "pools" if evaluation.units is Kind.POOLS else "ads of the same pools"
+        what = "pools" if evaluation.units == "pools" else "ads of the same pools"
         yield f"Intervals apply to other {what}."
-    if (found := evaluation.exploration) is not None:
-        many, column = f"{found.effective_clicks:,.0f}", options["propensity"]
-        yield f"A click counts 1 / {column} times; together they are worth {many} clicks of equal weight."
-        if found.clipped:
-            clicks, most = counted(found.clipped, "click"), f"{found.most:.0f}"
-            yield f"{clicks} would have counted more than {most} times, the most allowed."
     if evaluation.twins and "calibration_table" in options:
         yield f"Models with +{options['calibrate']} are calibrated on the calibration table."
     elif evaluation.twins:
@@ -388,17 +385,10 @@ def _notes_on_models(evaluation: Evaluation) -> Iterator[str]:
         yield f"{which} clicked, so AUC and normalised entropy are not defined."
     if all(numbers.fill_rate == 0 for numbers in evaluation.models.values()):
         yield "No ad is shown: no bid reaches the reserve."
-    doubted = {doubt.model for doubt in evaluation.doubts}
     for model, numbers in evaluation.models.items():
-        if numbers.tied and numbers.tied >= 0.0005 and model not in {*evaluation.twins, *doubted}:
-            share = f"{100 * numbers.tied:.2g} %"
-            yield f"A tie decides {share} of the auctions of {model}: each tied ad is equally likely to be shown."
         if numbers.clipped:
             ads = counted(numbers.clipped, "ad")
             yield f"{model} predicts exactly 0 or 1 for {ads}, which can dominate its log loss."
-        ratio = numbers.predicted_over_observed
-        if (ratio < 0.5 or ratio > 2) and model not in doubted:  # and not if it is undefined
-            yield f"{model} predicts {ratio:.2g} times the observed clicks: calibrate it, or check its sampling rate."
 
 
 def listed(names: Sequence[str], most: int = NAMED) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from bidwise.report.drawing import NARROW, Panel, drawn
-from bidwise.report.formatting import aligned, decimals, number
+from bidwise.report.formatting import aligned
 
 OUTCOMES = {  # outcome -> (sign, words): never shown only by colour
     "better": ("▲", "Better"),
@@ -81,44 +79,6 @@ class Table:
         return aligned(lines, right=[k for k, word in enumerate(words, 1) if not word])
 
 
-Column = tuple[str, str, Callable[[Any], Cell | str]]  # heading, meaning, and the cell for the subject of a row
-Measure = tuple[str, str, int | None]  # heading, meaning and decimals, without which five digits
-
-
-def by_column(
-    caption: str,
-    first: str,
-    columns: Sequence[Column],
-    rows: Mapping[str, Any],
-    *,
-    tags: Mapping[str, Sequence[str]] | None = None,
-    best: str | None = None,
-    **options: bool,
-) -> Table:
-    """A table made from its columns; the meaning of its headings is listed below it."""
-    headings = [(heading, meaning) for heading, meaning, _ in columns]
-    lines = [
-        TableRow(name, [as_cell(of(row)) for *_, of in columns], tags=(tags or {}).get(name, ()), best=name == best)
-        for name, row in rows.items()
-    ]
-    return Table(caption, first, headings, lines, explained=any(meaning for _, meaning in headings), **options)
-
-
-def measure_columns(measures: Mapping[str, Measure], rows: Collection[Any]) -> list[Column]:
-    """A column for each field that rows have."""
-    columns: list[Column] = []
-    for key, (heading, meaning, places) in measures.items():
-        values = [x for row in rows if (x := getattr(row, key)) is not None and math.isfinite(x)]
-        shown = decimals(values, 5) if places is None else places
-        if values:
-            columns.append((heading, meaning, partial(_number, key=key, places=shown)))
-    return columns
-
-
-def _number(row: Any, key: str, places: int) -> str:
-    return number(getattr(row, key), places)
-
-
 @dataclass(frozen=True)
 class Drawing:
     """A figure of the page."""
@@ -160,13 +120,6 @@ class RunPage:
     outcome: str = ""  # of the headline
     pictures: Sequence[Drawing] = ()
     tables: Sequence[Table] = ()
-
-    @property
-    def text(self) -> str:
-        """The verdict as text, to post."""
-        lines = [(self.outcome, self.headline), *self.verdict]
-        marks = {kind: f"[{words}] " for kind, (_, words) in OUTCOMES.items()}
-        return "\n".join([self.title, "", *(marks.get(kind, "") + sentence for kind, sentence in lines), ""])
 
 
 def outcome_cell(outcome: str) -> Cell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from matplotlib.axes import Axes
@@ -11,13 +11,11 @@ from matplotlib.ticker import FuncFormatter
 
 from bidwise import distributed
 from bidwise.evaluation.estimate import signed
-from bidwise.report.curves import named_lines
-from bidwise.report.drawing import COLOURS, Panel, Whisker, whiskers
+from bidwise.report.drawing import COLOURS, Panel, Whisker, looks, named_lines, whiskers
 from bidwise.report.evaluation_page import comparisons_section, notes_section, welfare_drawing
 from bidwise.report.evaluation_page import facts as test_facts
 from bidwise.report.evaluation_sentences import models_table
 from bidwise.report.formatting import NONE, change, counted, decimals, number
-from bidwise.report.loss_styles import look_of, loss_called
 from bidwise.report.sections import (
     Cell,
     Run,
@@ -28,22 +26,38 @@ from bidwise.report.sections import (
     drawing,
     outcome_cell,
 )
-from bidwise.report.train_sentences import calibration_words, doubts, notes, setting_words, size_of, untrained, verdict
+from bidwise.report.train_sentences import (
+    ABOUT,
+    MODELS_SHOWN,
+    NO_WORDS,
+    SOLVED_SHOWN,
+    as_shown,
+    calibration_words,
+    setting_words,
+    size_of,
+    table_doubts,
+    table_notes,
+    train_verdict,
+    untrained,
+)
 from bidwise.study.compare import Choice
+from bidwise.study.recipe import BASELINE
 from bidwise.study.search import Attempt, Search, budget
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import Prepared
 from bidwise.table.results import TableFacts, TrainResult
 
-SPLITS = {"train": "training", "valid": "validation", "test": "test"}
-COLUMNS = 10  # of a figure
+_SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+_COLUMNS = 10  # of a figure
+_Rows = list[tuple[str, Sequence[Cell | str]]]
 
 
 def train_page(run: Run, key: str) -> RunPage:
     """Which recipe was kept and why, the course of training, the test, and the types of columns."""
-    result: TrainResult = run.result
+    result = as_shown(run.result)
     facts, evaluation = result.table, result.evaluation
-    (outcome, first), *lines = verdict(result)
+    about = [ABOUT.get(name, NO_WORDS) for name in run.result.fits]
+    (outcome, first), *lines = train_verdict(result)
     lead = "Oldest to newest; auctions are never cut." if facts.timed else "At random; auctions are never cut."
     rare = f"Values seen less than {facts.min_count} times in training count as rare; numbers are cut into bins."
     counts = [
@@ -52,7 +66,7 @@ def train_page(run: Run, key: str) -> RunPage:
         (f"{len(result.fields.keys() & {column.name for column in facts.columns})}", "columns"),
         (f"{result.parameters:,}", "parameters"),
     ]
-    search = result.search
+    choices, searches = filter(None, [result.choice]), filter(None, [result.search])
     return RunPage(
         run.name,
         "A model trained on a table",
@@ -61,18 +75,14 @@ def train_page(run: Run, key: str) -> RunPage:
         counts,
         [
             _importance(key, result),
-            *([] if result.choice is None else [_choice(result.choice)]),
-            *(
-                []
-                if search is None
-                else [Section("The baseline", _search_lead(search), tables=[_search_table(search)])]
-            ),
+            *[Section("Which recipe?", _choice_lead(each), tables=[_choice_table(each)]) for each in choices],
+            *[Section("The baseline", _search_lead(each), tables=[_search_table(each)]) for each in searches],
             _curves(key, result),
             _test(result),
             Section("Columns", rare, tables=[_columns_table(facts, result.fields)]),
             Section("Splits", lead, tables=[_splits_table(facts)]),
-            Section("The recipes", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
-            Section("Notes", points=[*notes(facts, result.settings), *untrained(result)]),
+            Section("The recipes", terms=list(zip(result.fits, about, strict=True))),
+            Section("Notes", points=[*table_notes(facts, result.settings), *untrained(result)]),
         ],
         outcome,
         [welfare_drawing(evaluation, key, result.chosen)],
@@ -82,17 +92,18 @@ def train_page(run: Run, key: str) -> RunPage:
 
 def _importance(key: str, result: TrainResult) -> Section:
     """The loss of the model when a column is shuffled in the test ads: the ten columns that matter most."""
-    pairs = list(zip(result.importance[::2], result.importance[1::2], strict=True))[:COLUMNS]
-    figures = []
-    for metric, at, label in (("log loss", 1, "rise of log loss"), ("welfare", 0, "change of welfare, %")):
-        rows = []
-        for pair in pairs:
-            each = pair[at]
-            change = 100 * each.lift if at == 0 else each
-            words = f"{each.lift:%}" if at == 0 else f"{each}"
-            rows.append(Whisker.of(each.model, words, change, each.outcome, COLOURS[at]))
-        title = f"Shuffled columns: {label}"
-        figures += [drawing(f"{key}columns-{metric}", whiskers(title, rows, label))] if rows else []
+    losses, welfare = result.importance[1::2][:_COLUMNS], result.importance[::2][:_COLUMNS]
+    rows = {
+        "rise of log loss": [Whisker.of(c.model, f"{c}", c, c.outcome, COLOURS[1]) for c in losses],
+        "change of welfare, %": [
+            Whisker.of(c.model, f"{c.lift:%}", 100 * c.lift, c.outcome, COLOURS[0]) for c in welfare
+        ],
+    }
+    figures = [
+        drawing(f"{key}{label}", whiskers(f"Shuffled columns: {label}", lines, label))
+        for label, lines in rows.items()
+        if lines
+    ]
     lead = (
         "The values of one column are shuffled among the test ads; the figures show the loss of the model. "
         "Of two columns that say the same, each may seem to matter little."
@@ -100,27 +111,22 @@ def _importance(key: str, result: TrainResult) -> Section:
     return Section("Which columns matter", lead, figures=figures)
 
 
-def _choice(choice: Choice) -> Section:
-    return Section("Which recipe?", _choice_lead(choice), tables=[_choice_table(choice)])
-
-
 def _curves(key: str, result: TrainResult) -> Section:
     words, fits = result.settings.train.metric.replace("_", " "), result.fits
     lines = {loss: ([e.epoch for e in fit.history], [e.value for e in fit.history]) for loss, fit in fits.items()}
 
     def paint(axes: Axes) -> None:
-        named_lines(axes, lines, {name: look_of(name) for name in lines})
+        named_lines(axes, lines, looks(list(lines)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: signed(y, ".5g").removeprefix("+")))
         axes.set_ylabel(f"validation {words}")
 
     ends = "; ".join(f"{loss}: {values[-1]:.5g} at last" for loss, (_, values) in lines.items())
     panel = Panel(f"Validation {words}", f"Validation {words} over epochs: {ends}", 3.2, paint)
     long = any(len(fit.history) > 1 for fit in fits.values())  # a solved regression has one point
-    rows = []
+    rows: _Rows = []
     for name, fit in fits.items():
-        numbers = (f"{fit.best.epoch:g} of {fit.history[-1].epoch:g}", f"{fit.best.value:.5g}", f"{fit.recipe.members}")
-        words_of = [Cell(calibration_words(fit)), Cell(setting_words(fit.recipe), word=True)]
-        rows.append((name, [*map(Cell, numbers), *words_of]))
+        numbers = [f"{fit.best.epoch:g} of {fit.history[-1].epoch:g}", f"{fit.best.value:.5g}", f"{fit.recipe.members}"]
+        rows.append((name, [*numbers, calibration_words(fit), Cell(setting_words(fit.recipe), word=True)]))
     headings = [("Best epoch", ""), (f"Validation {words}", "Of the first model, before calibration.")]
     headings += [("Models", "Of several the first is shown."), ("Calibration", "On validation."), ("Settings", "")]
     return Section(
@@ -157,7 +163,7 @@ def described(prepared: Prepared, device: str) -> str:
         "",
         f"Model: {' or '.join(models)} over {prepared.plain or len(store.fields)} columns, on {device}{ranks}",
         *training,
-        *(f"Note: {note}" for note in (*notes(facts, config), *doubts(facts))),
+        *(f"Note: {note}" for note in (*table_notes(facts, config), *table_doubts(facts))),
     ]
     for metrics in sorted((prepared.folder / "fits").glob("*/metrics.jsonl")):
         if not metrics.with_name("result.json").is_file():
@@ -172,12 +178,14 @@ def _planned(prepared: Prepared) -> list[str]:
     config, ads = prepared.planned, prepared.facts.splits["train"].ads
     first, *others = tried = candidates(config, ads)
     plan = recipes(config, first, ads, searched=bool(others))
-    names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
+    kinds = {BASELINE: SOLVED_SHOWN if first.solved else MODELS_SHOWN[first.model]}
+    names = [kinds.get(name, name) + (f" of {each.members}" if each.members > 1 else "") for name, each in plan.items()]
     lines = []
     if others:
         limit = config.train.budget_seconds or budget(ads, prepared.plain or len(prepared.store.fields))
         cost = f"at most about {limit:.0f} CPU seconds; --budget-seconds changes that"
-        lines.append(f"Search: up to {len(tried)} settings of {names.pop(0)} are tried, {cost}")
+        names.pop(0)
+        lines.append(f"Search: up to {len(tried)} settings are tried, {cost}")
     if names:
         epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
         more = "; other recipes if validation ads can detect a gain" if config.train.contestants else ""
@@ -214,16 +222,14 @@ def _search_lead(search: Search) -> str:
 
 def _columns_table(facts: TableFacts, fields: Mapping[str, int]) -> Table:
     """The columns of the table, and what was made of them for the regression."""
-    rows = []
+    rows: _Rows = []
     for column in facts.columns:
         values = f"{column.values:,}" if column.values else NONE
         missing = f"{column.missing:.1%}" if column.missing else NONE
-        cells = [Cell(column.use, word=True), Cell(values), Cell(missing), Cell(column.reason, word=True)]
-        rows.append((column.name, cells))
+        rows.append((column.name, [Cell(column.use, word=True), values, missing, Cell(column.reason, word=True)]))
     for name in [name for name in fields if name not in {column.name for column in facts.columns}]:
         why = "predicts clicks beyond its columns" if "×" in name else "neighbouring bins together"
-        cells = [Cell("combination", word=True), Cell(f"{fields[name]:,}"), Cell(NONE), Cell(why, word=True)]
-        rows.append((name, cells))
+        rows.append((name, [Cell("combination", word=True), f"{fields[name]:,}", NONE, Cell(why, word=True)]))
     headings = [("Used as", ""), ("Values", "Different ones."), ("Missing", "Share of the rows."), ("Why", "")]
     return Table("Types of columns", "Column", headings, rows)
 
@@ -234,8 +240,8 @@ def _splits_table(facts: TableFacts) -> Table:
         auctions = facts.auctions(name)
         pooled = NONE if facts.auction_size is None or name == "train" else f"all of {facts.auction_size}"
         words = pooled if auctions is None else f"{auctions:,}"
-        times = [Cell(str(part.first)), Cell(str(part.last))] if facts.timed else []
-        rows.append((SPLITS[name], [Cell(f"{part.ads:,}"), Cell(words), Cell(f"{part.click_rate:.2%}"), *times]))
+        times = [str(part.first), str(part.last)] if facts.timed else []
+        rows.append((_SPLITS[name], [f"{part.ads:,}", words, f"{part.click_rate:.2%}", *times]))
     headings = [("Ads", ""), ("Auctions", ""), ("Clicked", ""), *([("From", ""), ("To", "")] if facts.timed else [])]
     return Table("Training, validation and test", "Split", headings, rows)
 
@@ -264,9 +270,10 @@ def _choice_lead(choice: Choice) -> str:
     )
 
 
-def summary(result: TrainResult) -> str:
+def train_summary(result: TrainResult) -> str:
     """The verdict, the models on the test ads, and the comparisons on the way, as printed at the end."""
-    lines = [*(line.text for line in verdict(result)), "", *models_table(result.evaluation).text(), ""]
+    result = as_shown(result)
+    lines = [*(line.text for line in train_verdict(result)), "", *models_table(result.evaluation).text(), ""]
     if result.search is not None:
         lines += [*_search_table(result.search).text(), ""]
     if result.choice is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bidwise.data.columns import DROPPED
 from bidwise.data.splits import AUCTIONS
@@ -13,12 +14,32 @@ from bidwise.report.evaluation_sentences import doubts as test_doubts
 from bidwise.report.formatting import change, counted
 from bidwise.report.sections import setting
 from bidwise.study.compare import Choice, Power
-from bidwise.study.recipe import Recipe
+from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.table.config import REFRESHED, Config
 from bidwise.table.leaks import placements
 from bidwise.table.prepare import CAP, PREVIOUS
 from bidwise.table.results import FitResult, Refresh, TableFacts, TrainResult
 
+ABOUT = {  # recipe -> what it is
+    "log_loss": "The usual way to train; all others are compared with it.",
+    "bid_weighted": "Log loss in which an ad counts as much as it bids.",
+    "sqrt_bid_weighted": "Log loss weighted by the square root of the bid.",
+    "log": "Pairs of ads, logistic surrogate (equation 5), plus λ times the log loss.",
+    "log_weighted": "The same with pairs weighted towards ads of high eCPM.",
+    "hinge": "Hinge surrogate (equation 6): without weights the same as the logistic one.",
+    "log_teacher": "log_weighted with the log-loss model’s CTR, a teacher, in place of clicks.",
+    "hinge_plus_teacher": "Equation 7: hinge; only pairs in the wrong order; teacher, weights.",
+    "log_plus": "Pairs, logistic surrogate, but a pair counts only with its better ad first.",
+    "log_plus_teacher": "The same with the teacher’s CTR in place of clicks.",
+    "ranknet": "Learning to rank: which ad of a pair is worth more, not how much.",
+    "distilled": "Log loss on the teacher’s CTR: a teacher without pairs.",
+    "refreshed": "The model of the run before, continued with new rows.",
+    "previous": "The model of the run before, as it was.",
+    "ensemble": "Several models that differ in their seeds, served as their mean logit.",
+}
+NO_WORDS = "A loss that this page has no words for."
+MODELS_SHOWN = {"deepfm": "DeepFM", "dcnv2": "DCNv2", "logistic_regression": "logistic regression"}
+SOLVED_SHOWN = "regression"  # as the reference of the test is called
 NEWER = {
     Outcome.BETTER: "The refreshed model is better than the model of {} on the newest ads.",
     Outcome.WORSE: "The refreshed model is worse than the model of {} on the newest ads.",
@@ -28,10 +49,30 @@ NEWER = {
 }
 
 
-def verdict(result: TrainResult) -> list[Line]:
+def as_shown(result: TrainResult) -> TrainResult:
+    """The result with the model of the recipe log_loss called by its kind, such as DCNv2; other recipes keep names."""
+    recipe = result.fits[BASELINE].recipe if BASELINE in result.fits else None
+    kind = "" if recipe is None else SOLVED_SHOWN if recipe.solved else MODELS_SHOWN[recipe.model]
+    if not kind or kind in result.evaluation.models:
+        return result
+    names, choice = {BASELINE: kind}, result.choice
+    if choice is not None:
+        candidates = tuple(replace(each, name=names.get(each.name, each.name)) for each in choice.candidates)
+        choice = replace(choice, candidates=candidates, baseline=kind, chosen=names.get(choice.chosen, choice.chosen))
+    return replace(
+        result,
+        fits={names.get(name, name): fit for name, fit in result.fits.items()},
+        chosen=names.get(result.chosen, result.chosen),
+        choice=choice,
+        evaluation=result.evaluation.renamed(names),
+    )
+
+
+def train_verdict(result: TrainResult) -> list[Line]:
     """How good the model is, against references and with doubts; which it is and why; the served model; next steps."""
+    result = as_shown(result)
     evaluation, chosen = result.evaluation, result.chosen
-    lines = [Line("doubt", text) for text in (*test_doubts(evaluation), *doubts(result.table))]
+    lines = [Line("doubt", text) for text in (*test_doubts(evaluation), *table_doubts(result.table))]
     if useless(result):
         text = f"{chosen} is worse than no model: always predicting the mean CTR has a lower log loss."
         lines.insert(0, Line("worse", text))
@@ -127,7 +168,7 @@ def _next(result: TrainResult) -> str:
             return "Next: keep serving the older model until more rows can tell which is better."
     if against.kind != "better":
         return "Next: train on more rows; these do not show that the model beats a ranking without one."
-    if any(doubts(result.table)) or result.evaluation.doubts:
+    if any(table_doubts(result.table)) or result.evaluation.doubts:
         return "Next: check the doubts above before you serve this model."
     if refresh is not None:
         return "Next: serve this model, and refresh it with the next rows."
@@ -155,15 +196,13 @@ def size_of(compared: Choice | Power) -> tuple[int, str]:
     return (compared.ads, "ads") if compared.auctions is None else (compared.auctions, "auctions")
 
 
-def notes(facts: TableFacts, config: Config) -> Iterator[str]:
+def table_notes(facts: TableFacts, config: Config) -> Iterator[str]:
     """Notes on the table."""
     dropped = [column for column in facts.columns if column.use == DROPPED and column.name not in config.data.ignore]
     for column in dropped:
         yield f"The model does not see column {column.name}: {column.reason}."
     if not facts.timed:
         yield "The split is at random; models serve the future, so a split by time (--time) is the fairer test."
-    if facts.cut == "auctions":
-        yield "Some auctions last beyond the cut in time: each went, whole, to the part of its oldest ad."
     if facts.cut == "time":
         yield "Ads of the same time are on both sides of a cut: the times are coarse."
     if facts.auction_size is not None:
@@ -172,8 +211,6 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
         if size < config.data.auction_size:
             wanted = config.data.auction_size
             yield f"Auctions of {wanted} ads would be fewer than {AUCTIONS}, so they have {size}."
-    if facts.sampled is not None:
-        yield f"Bins of numbers and the median bid come from {facts.sampled:,} training ads, evenly spaced."
     if config.data.sampling_rate is not None:
         rate = f"{1 / config.data.sampling_rate:g}"
         yield f"Every ad without a click counts {rate} times, in training and in all measures."
@@ -198,7 +235,7 @@ def untrained(result: TrainResult) -> Iterator[str]:
         yield f"No other recipe was trained: {many:,} validation {what} are too few to detect {gain}."
 
 
-def doubts(facts: TableFacts) -> Iterator[str]:
+def table_doubts(facts: TableFacts) -> Iterator[str]:
     """Reasons why a test may look better than the served model: shown before training, and again with the verdict."""
     for column, area in facts.leaks.items():
         yield f"Column {column!r} by itself predicts the clicks with an AUC of {area:.3f}. {_known(column)}"

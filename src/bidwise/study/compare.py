@@ -53,11 +53,10 @@ def choose(seen: Mapping[str, Units], baseline: str, *, of: int | None = None, u
         unit: of bids and welfare.
 
     >>> import numpy as np
-    >>> from bidwise.evaluation.units import Kind
     >>> random = np.random.default_rng(0)
     >>> base, noise = random.exponential(size=400), random.normal(size=400)
     >>> welfare = {"log_loss": base, "noise": base + noise, "good": base + 0.1}
-    >>> one = {"kind": Kind.AUCTIONS, "shown": np.zeros((400, 1))}
+    >>> one = {"shown": np.zeros((400, 1))}
     >>> found = choose({name: Units(sums={"welfare": each}, **one) for name, each in welfare.items()}, "log_loss")
     >>> found.chosen, [each.outcome.value for each in found.candidates]
     ('good', ['same', 'unclear', 'better'])
@@ -96,9 +95,8 @@ def power(baseline: Units, rival: Units, candidates: int) -> Power:
     """The resolution of a comparison of so many candidates with the baseline, estimated from a comparable model.
 
     >>> import numpy as np
-    >>> from bidwise.evaluation.units import Kind
     >>> random = np.random.default_rng(0)
-    >>> base, one = random.exponential(size=400), {"kind": Kind.AUCTIONS, "shown": np.zeros((400, 1))}
+    >>> base, one = random.exponential(size=400), {"shown": np.zeros((400, 1))}
     >>> models = [Units(sums={"welfare": base + each}, **one) for each in (0, random.normal(size=400))]
     >>> found = power(*models, candidates=3)
     >>> round(found.half_width, 2), found.enough

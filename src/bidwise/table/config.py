@@ -17,7 +17,7 @@ from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
 from bidwise.losses.named import LOSSES, needs_teacher
 from bidwise.models import MODELS
-from bidwise.run_folder import check_same, check_writable
+from bidwise.run_folder import check_same_run, check_writable
 from bidwise.study.compare import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.training.arguments import Options
@@ -25,7 +25,9 @@ from bidwise.urls import check_on_disk, shown
 
 RECIPES = AUTO, SINGLE, ENSEMBLE, DISTILLED = ("auto", "single", "ensemble", "distilled")
 REFRESHED = "refreshed"  # name of a model that continues another run
-METRICS = ("welfare", "log_loss", "auc")
+CRITERIA = ("welfare", "log_loss", "auc")
+FEATURES = ("numeric", "categorical", "bag", "ignore")  # options with columns that have no role
+_OWN = {"click", "bid", "weight", "position", *FEATURES}  # uses of columns that have no other
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class Data:
     bag_separator: str = "|"  # between them
     ignore: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()  # features that may tell the clicks all by themselves
-    missing: tuple[str, ...] = ()  # words that mean that a value is missing, further to NA, null, None and others
     time: str | None = None
     time_format: str | None = None  # of text, as strptime has it; None: ISO, or numbers
     teacher: str | None = None
@@ -58,29 +59,21 @@ class Data:
     min_count: int | None = None  # None: by the number of training rows
 
     def __post_init__(self) -> None:
-        roles = self.roles
         if not self.click:
             raise InputError(
                 "must name the column of clicks, found none: --click COLUMN, or in [data]", argument="click"
             )
         if self.time_format is not None and self.time is None:
             raise InputError("needs {}, the column of times", argument="time_format", others=["time"])
-        for role in ("click", "bid", "weight", "position"):
-            column = getattr(self, role)
-            for other in [other for other, its in roles if column is not None and other != role and its == column]:
-                words = f"must be a column of its own, found {column!r}, which is also the {other}"
-                raise InputError(words, argument=role)
-        named = [*self.kinds, *self.ignore]
+        uses = [*self.roles, *((use, column) for use in FEATURES for column in getattr(self, use))]
+        for at, (use, column) in enumerate(uses):
+            others = [other for other, its in uses[:at] if its == column and _OWN & {use, other}]
+            if others:
+                words = f"must be a column of its own, found {column!r}, which is also of {{}}"
+                raise InputError(words, argument=use, others=others)
         for column in self.keep:
-            if column in [*self.ignore, *(its for _, its in roles)]:
+            if column in [*self.ignore, *(its for _, its in self.roles)]:
                 raise InputError(f"must name features, found {column!r}, which is none", argument="keep")
-        for column in named:
-            for role in [role for role, its in roles if its == column]:
-                raise InputError(f"features must have no other role, found {column!r}, which is the {role}")
-            if named.count(column) > 1:
-                raise InputError(
-                    f"numeric, categorical, bag and ignore must name a column once, found {column!r} twice"
-                )
         if not self.bag_separator:
             raise InputError("must be one character or more, found none", argument="bag_separator")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
@@ -94,11 +87,6 @@ class Data:
                 check_whole(name, getattr(self, name), least)
 
     @property
-    def kinds(self) -> list[str]:
-        """Features with a given kind, repeated if named twice."""
-        return [*self.numeric, *self.categorical, *self.bag]
-
-    @property
     def roles(self) -> list[tuple[str, str]]:
         """Roles with their columns, which are no features."""
         names = ("click", "bid", "auction", "time", "teacher", "weight", "position", "truth")
@@ -107,7 +95,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSettings:
     """The model; missing keys are chosen by the search, or take the model's defaults."""
 
     name: str | None = None
@@ -137,7 +125,7 @@ class Model:
 def options_of(model: str) -> list[str]:
     """The keys of [model] that a model has."""
     check_name("model", model, MODELS)
-    return [f.name for f in fields(Model) if f.name in inspect.signature(MODELS[model]).parameters]
+    return [f.name for f in fields(ModelSettings) if f.name in inspect.signature(MODELS[model]).parameters]
 
 
 @dataclass(frozen=True)
@@ -181,7 +169,7 @@ class Train:
             taught = ", ".join(filter(needs_teacher, LOSSES))
             raise InputError(f"of recipe distilled must be one of {taught}, found {loss}", argument="loss")
         given = {name: value for name, value in vars(self).items() if value is not None}
-        for name, names in {"metric": METRICS, "teacher_model": MODELS}.items():
+        for name, names in {"metric": CRITERIA, "teacher_model": MODELS}.items():
             check_name(name, given.get(name, next(iter(names))), names)
         for name, wrong in {
             "recipe": recipe not in (SINGLE, ENSEMBLE),
@@ -254,7 +242,7 @@ class Config:
     """
 
     data: Data
-    model: Model = field(default_factory=Model)
+    model: ModelSettings = field(default_factory=ModelSettings)
     train: Train = field(default_factory=Train)
 
     def __post_init__(self) -> None:
@@ -272,7 +260,7 @@ class Config:
         return values if self.data.table is None else values | {"data.table": shown(self.data.table)}
 
 
-SECTIONS: dict[str, Any] = {"data": Data, "model": Model, "train": Train}
+SECTIONS: dict[str, Any] = {"data": Data, "model": ModelSettings, "train": Train}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -284,7 +272,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """The sections of a configuration file, or an error that names it."""
     check_on_disk("the configuration", path, "a file", "copy it first")
     if not path.exists():
@@ -344,12 +332,12 @@ def open_run(out: str | Path, config: Config) -> Path:
     path = folder / "config.toml"
     if not path.exists() and not (folder / "result.json").exists():
         return folder
-    sections = read_toml(path) if path.exists() else {}
+    sections = read_config(path) if path.exists() else {}
     if set(sections) != set(SECTIONS):
         words = f"must be a new folder or one of the same run, found {folder}, which has a run of another kind"
         raise InputError(words, argument="out")
     # the table may have moved: its rows say whether it is the same
-    check_same(folder, *(each.flat() | {"data.table": None} for each in (resolved(sections), config)))
+    check_same_run(folder, *(each.flat() | {"data.table": None} for each in (resolved(sections), config)))
     return folder
 
 
@@ -382,7 +370,7 @@ def _typed(name: str, value: Any) -> Any:
     return _one(name, wanted, value)
 
 
-KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+_KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
     str: ("text", (str, int, float)),
     int: ("a whole number", (int,)),
     float: ("a number", (int, float)),
@@ -391,7 +379,7 @@ KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
 
 
 def _one(name: str, wanted: type, value: Any) -> Any:
-    words, kinds = KINDS[wanted]
+    words, kinds = _KINDS[wanted]
     if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not bool):
         raise InputError(f"must be {words}, found {value!r}", argument=name)
     if isinstance(value, float) and not math.isfinite(value):

@@ -12,9 +12,10 @@ as it can be learned. k shrinks cells of few rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from bidwise.data.ads import Ads
 from bidwise.data.columns import Bag, Cross, Encoder, Numeric
+from bidwise.evaluation.calibration import rows_of
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import LOSSES
 from bidwise.models import SparseLogisticRegression
@@ -61,7 +63,7 @@ class Rows:
     def with_crosses(self, encoder: Encoder, crosses: Sequence[Cross]) -> Ads:
         """The ads with the ids of crosses after the plain ones."""
         more = [cross.table.ids(encoder.parts(self.ids, cross)) for cross in crosses]
-        return replace(self.ads, features=torch.from_numpy(np.column_stack([self.ids, *more])))
+        return replace(self.ads, features=torch.from_numpy(np.vstack([self.ids.T, *more]).T.copy()))
 
 
 def with_crosses(
@@ -71,13 +73,12 @@ def with_crosses(
     if sum(field.values for field in encoder.fields) > MOST:
         return encoder
     made = [_learned(spec, encoder, train.ids, min_count) for spec in _smoothed(encoder)]
-    names = [
-        column.name for column in encoder.columns if not isinstance(column, Bag) and column.field.values > FIRST + 1
-    ]
+    names = [column.name for column in encoder.columns if column.field.values > FIRST + 1]
+    bags = {column.name for column in encoder.columns if isinstance(column, Bag)}
     fitted = _Fitted.of(encoder, made, train, valid)
     for number in range(ROUNDS):
         show(number / ROUNDS)
-        tests = _untested(names, [cross.of for cross in fitted.crosses], triples=number > 0)
+        tests = _untested(names, bags, [cross.of for cross in fitted.crosses], triples=number > 0)
         chosen = _tested(tests, encoder, train, fitted, np.random.default_rng(number))
         if not chosen:
             break
@@ -131,7 +132,8 @@ def _spec(encoder: Encoder, of: tuple[str, ...], groups: int | None = None, name
     name = name or " × ".join(of)
     while name in columns:  # of the table
         name += " combined"
-    return Cross(name, NO_WORDS, of=of, sizes=sizes, groups=tuple(joined))
+    slots = max(columns[x].field.slots for x in of)
+    return Cross(name, NO_WORDS, of=of, sizes=sizes, groups=tuple(joined), slots=slots)
 
 
 def _numbers(encoder: Encoder, of: tuple[str, ...]) -> int:
@@ -161,17 +163,20 @@ def _learned(cross: Cross, encoder: Encoder, ids: NDArray[np.int32], count: int)
     """With the words of all combinations that so many rows have, the most frequent first."""
     count = max(COUNT, count, len(ids) // SHARE)
     words, counts = np.unique(cross.table.keys(encoder.parts(ids, cross)), return_counts=True)
-    words, counts = words[counts >= count], counts[counts >= count]
+    kept = (counts >= count) & (words >= 0)
+    words, counts = words[kept], counts[kept]
     ordered = pl.Series(words[np.argsort(-counts, kind="stable")], dtype=pl.Int64)
     return replace(cross, vocabulary=ordered.cast(pl.String))
 
 
-def _untested(names: Sequence[str], known: Sequence[tuple[str, ...]], *, triples: bool) -> list[tuple[str, ...]]:
-    """All pairs, and triples of the pairs that were found, in the order of the columns."""
+def _untested(
+    names: Sequence[str], bags: Set[str], known: Sequence[tuple[str, ...]], *, triples: bool
+) -> list[tuple[str, ...]]:
+    """All pairs, and triples of the pairs that were found, in the order of the columns; of ``bags`` one at most."""
     found = {frozenset(of) for of in known}
     pairs = [of for of in dict.fromkeys(known) if len(of) == 2][:PAIRS] if triples else []
     sets = [*map(frozenset, combinations(names, 2)), *(frozenset((*of, x)) for of in pairs for x in names)]
-    tests = dict.fromkeys(each for each in sets if each not in found and len(each) > 1)
+    tests = dict.fromkeys(each for each in sets if each not in found and len(each) > 1 and len(each & bags) < 2)
     return [tuple(sorted(each, key=names.index)) for each in tests]
 
 
@@ -179,10 +184,12 @@ def _tested(
     tests: Sequence[tuple[str, ...]], encoder: Encoder, train: Rows, fitted: _Fitted, random: np.random.Generator
 ) -> list[tuple[str, ...]]:
     """The combinations that save most, of those that measurably save anything."""
-    counts = np.ones(len(train.ids)) if train.ads.weights is None else train.ads.weights.numpy().astype(np.float64)
-    residuals = (train.ads.labels.numpy() - fitted.ctr) * counts
+    labels, weights = train.ads.labels.numpy(), train.ads.weights
+    residuals = labels - fitted.ctr
     variances = fitted.ctr * (1 - fitted.ctr)
-    if train.ads.weights is not None:  # clicks and other ads may count differently
+    if weights is not None:  # clicks and other ads may count differently
+        counts = weights.numpy().astype(np.float64)
+        residuals = residuals * counts * rows_of(counts, labels)
         variances = residuals**2
     half = random.random(len(residuals)) < 0.5
     seen = []
@@ -191,11 +198,14 @@ def _tested(
         if np.prod([float(size) for size in cross.sizes]) > LARGEST:
             continue
         cells = cross.table.keys(encoder.parts(train.ids, cross))
+        rows: Any = slice(None)
+        if cells.ndim > 1:  # one for each value of a bag
+            rows, cells = np.nonzero(cells >= 0)[1], cells[cells >= 0]
         if (size := int(np.prod(cross.sizes))) > CELLS:
             occurring, cells = np.unique(cells, return_inverse=True)
             size = len(occurring)
-        sums, spread = (np.bincount(cells, values, size) for values in (residuals, variances))
-        sums_one, spread_one = (np.bincount(cells, values * half, size) for values in (residuals, variances))
+        sums, spread = (np.bincount(cells, values[rows], size) for values in (residuals, variances))
+        sums_one, spread_one = (np.bincount(cells, (values * half)[rows], size) for values in (residuals, variances))
         spread_other = spread - spread_one
         worth = spread / ((spread_one + PRIOR) * (spread_other + PRIOR))
         saved = float((worth * sums_one * (sums - sums_one)).sum())

@@ -16,8 +16,8 @@ from bidwise.evaluation.comparison import Comparison, compared
 from bidwise.evaluation.units import Units
 
 INTACT = "intact"  # the model with no column shuffled
-METRICS = ("welfare", "log_loss")
-ADS = 50_000  # test ads that are shuffled at most, the first whole auctions
+_METRICS = ("welfare", "log_loss")
+_ADS = 50_000  # test ads that are shuffled at most, the first whole auctions
 
 
 def importance(
@@ -48,15 +48,15 @@ def importance(
         features[:, columns_of] = features[order, columns_of]
         features = torch.from_numpy(crossed(features.numpy()))
         seen = {name: units(model, replace(ads, features=features)), INTACT: intact}
-        found.append(compared(seen, [(name, INTACT)], metrics=METRICS))
+        found.append(compared(seen, [(name, INTACT)], metrics=_METRICS))
     found.sort(key=lambda pair: -pair[1].difference)
     return tuple(each for pair in found for each in pair)
 
 
 def _first(ads: Ads) -> Ads:
-    if len(ads) <= ADS:
+    if len(ads) <= _ADS:
         return ads
     if ads.offsets is None:
-        return ads.take(slice(0, ADS))
-    offsets = ads.offsets[: max(2, int(torch.searchsorted(ads.offsets, ADS, right=True)))]
+        return ads.take(slice(0, _ADS))
+    offsets = ads.offsets[: max(2, int(torch.searchsorted(ads.offsets, _ADS, right=True)))]
     return ads.take(slice(0, int(offsets[-1])), offsets)

@@ -21,12 +21,11 @@ from bidwise.values import FIRST, MISSING
 
 LEAK = 0.95  # AUC of a single column that no honest column reaches
 TELLS = 0.99  # AUC of a single column that cannot but come from the click itself
-ADS = 200  # with a value, nearly all of them clicked: no ad is as good as that
+_ADS = 200  # with a value, nearly all of them clicked: no ad is as good as that
 CLICKED = 0.95  # share of them, if
 OTHERS = 0.5  # the others are clicked no more often
 EXPECTED = 300  # clicks of a value that has none, had it the click rate of the others
 CHANCE = 1e6  # possible orders of held-out ads: with fewer, a column may be perfect by chance
-HASHES = 2**22  # rows that are compared to find copies, at most
 PLACEMENT = re.compile(r"(?:^|[\W\d_])(?i:pos|position|rank|ranking|slot|placement)(?:$|[\W\d_])")
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -108,7 +107,7 @@ def _telling(column: Categorical | Numeric, counts: NDArray[np.float64]) -> Tell
     (ads, clicked), (all_ads, all_clicked) = counts, counts.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         rate, others = clicked / ads, (all_clicked - clicked) / (all_ads - ads)
-        always = (ads >= ADS) & (rate >= CLICKED) & (others <= OTHERS)
+        always = (ads >= _ADS) & (rate >= CLICKED) & (others <= OTHERS)
         never = (clicked == 0) & (ads * others >= EXPECTED)
     found = always if always.any() else never
     if not found.any():
@@ -149,37 +148,17 @@ def placements(columns: Iterable[Column]) -> list[str]:
     return [name for name in features if PLACEMENT.search(CAMEL.sub("_", name))]
 
 
-class Copies:
-    """Rows that are the same as an earlier one in all columns, counted by the ``HASHES`` rows with the least hashes.
+def row_hashes(frame: pl.DataFrame) -> NDArray[np.uint64]:
+    """A hash of every row, of the columns that have one."""
+    plain = frame.select(name for name, dtype in frame.schema.items() if dtype != pl.Object)
+    return plain.hash_rows(seed=0).to_numpy() if plain.width else np.arange(len(frame), dtype=np.uint64)
 
-    >>> copies = Copies()
-    >>> copies.add(Copies.hashes(pl.DataFrame({"a": [1, 1, 2, 1], "b": ["x", "x", "x", "y"]})))
-    >>> copies.rows
+
+def copies(hashes: NDArray[np.uint64]) -> int:
+    """How many rows are the same as an earlier one.
+
+    >>> copies(row_hashes(pl.DataFrame({"a": [1, 1, 2, 1], "b": ["x", "x", "x", "y"]})))
     1
     """
-
-    def __init__(self) -> None:
-        self.kept: list[NDArray[np.uint64]] = []
-        self.share = 1.0  # of all hashes
-
-    @staticmethod
-    def hashes(frame: pl.DataFrame) -> NDArray[np.uint64]:
-        """A hash of every row, of the columns that have one."""
-        plain = frame.select(name for name, dtype in frame.schema.items() if dtype != pl.Object)
-        return plain.hash_rows(seed=0).to_numpy() if plain.width else np.arange(len(frame), dtype=np.uint64)
-
-    def add(self, hashes: NDArray[np.uint64]) -> None:
-        """Take in a block: copies are in the share together, or none of them is."""
-        self.kept.append(self._least(hashes))
-        while sum(map(len, self.kept)) > HASHES:
-            self.share /= 2
-            self.kept = [self._least(each) for each in self.kept]
-
-    def _least(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return hashes if self.share == 1 else hashes[hashes < np.uint64(self.share * 2.0**64)]
-
-    @property
-    def rows(self) -> int:
-        """How many copies there are, or about so many."""
-        hashes = np.sort(np.concatenate(self.kept))  # much faster than np.unique, which hashes
-        return round(int((hashes[1:] == hashes[:-1]).sum()) / self.share)
+    hashes = np.sort(hashes)  # much faster than np.unique, which hashes
+    return int((hashes[1:] == hashes[:-1]).sum())

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,23 @@ from torch import nn
 from bidwise.checks import InputError, check_name
 from bidwise.data.columns import ENCODER_FILES, Encoded, Encoder
 from bidwise.data.table_files import BadRow, Source, Table, check_process, open_table
-from bidwise.json_files import from_json, read_json
+from bidwise.json_files import from_json, read_object
 from bidwise.losses.definition import ctr_of
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.bags import Values, values_and_slots
 from bidwise.run_folder import check_files
 from bidwise.run_folder import load as read_weights
 from bidwise.study.recipe import Recipe
-from bidwise.table.config import read_toml
+from bidwise.table.config import read_config
 from bidwise.urls import check_on_disk
 from bidwise.values import Floats
 from bidwise.workers import ahead, cores
 
 HEIGHT = {"cpu": 128, "cuda": 4096}  # ads that the network has at once: a product of another height rounds differently
-STRETCH = 2**13  # ads that a thread has at once
-UNKNOWN = 0.2  # share of a column, beyond its share in training, above which a warning names it
+_STRETCH = 2**13  # ads that a thread has at once
+_UNKNOWN = 0.2  # share of a column, beyond its share in training, above which a warning names it
 EMPTY = 1000  # rows, from which on a column without any entry is named
-ENOUGH = 100  # entries of a column that such a share is taken of, at least
+_ENOUGH = 100  # entries of a column that such a share is taken of, at least
 MODEL_FILES = ("config.toml", *ENCODER_FILES, "model.json", "model.pt")  # that `load` reads
 
 
@@ -61,7 +60,7 @@ class ModelFile:
 def drifted(share: float, known: float, filled: int) -> bool:
     """Whether the unknown ``share`` of a column's entries is far above that in training, ``known``; of few entries by
     more than chance (three standard deviations)."""
-    return filled >= ENOUGH and share > UNKNOWN + known + 1.5 / filled**0.5
+    return filled >= _ENOUGH and share > _UNKNOWN + known + 1.5 / filled**0.5
 
 
 class Drift:
@@ -87,23 +86,19 @@ class Drift:
 
     @property
     def columns(self) -> dict[str, float]:
-        """The shares of columns that are written otherwise than in training, or have changed."""
-        filled = dict(zip(self.known, self.filled.tolist(), strict=True))
-        changed = {name: share for name, share in self.shares.items() if drifted(share, self.known[name], filled[name])}
-        return changed | dict.fromkeys((name for name, count in filled.items() if self._empty(count)), 1.0)
-
-    def _empty(self, filled: int) -> bool:
-        """Whether a column has no entry, as none of a model is in training."""
-        return not filled and self.rows >= EMPTY
+        """The shares of columns that are written otherwise than in training, or have changed; 1 if a column is empty,
+        which none of a model is in training."""
+        changed = dict[str, float]()
+        for (name, share), filled in zip(self.shares.items(), self.filled.tolist(), strict=True):
+            empty = not filled and self.rows >= EMPTY
+            if empty or drifted(share, self.known[name], filled):
+                changed[name] = 1.0 if empty else share
+        return changed
 
     def __str__(self) -> str:
-        named = ", ".join(
-            f"{name!r} {'empty' if self._empty(count) else f'{100 * self.columns[name]:.0f} %'}"
-            for name, count in zip(self.known, self.filled.tolist(), strict=True)
-            if name in self.columns
-        )
+        named = ", ".join(f"{name!r} {100 * share:.0f} %" for name, share in self.columns.items())
         fix = "are units, spelling and the order of columns the same?"
-        return f"has many values that the training did not have: {named}; {fix}"
+        return f"has many values that the training did not have, or none: {named}; {fix}"
 
 
 @dataclass(frozen=True)
@@ -146,7 +141,7 @@ class Model:
         if not len(features):
             return np.zeros(0)
         with one_thread():
-            parts = torch.split(features, STRETCH)
+            parts = torch.split(features, _STRETCH)
             logits = list(ahead(self._logits, parts, cores()) if len(parts) > 1 else map(self._logits, parts))
         ctr: Floats = ctr_of(torch.cat(logits)).double().numpy()
         if not np.isfinite(ctr).all():
@@ -195,19 +190,15 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
             argument="run",
         )
     check_files(folder, MODEL_FILES)
-    said, path = read_json(folder / "model.json"), folder / "model.json"
-    if not isinstance(said, dict) or said.get("format") != ModelFile.format:
-        raise InputError(f"{path} must be a model that bidwise train wrote, found something else")
-    if said.get("version") != ModelFile.version:
+    said, path = read_object(folder / "model.json"), folder / "model.json"
+    if (said.get("format"), said.get("version")) != (ModelFile.format, ModelFile.version):
         fix = "train again in a new folder, or predict with the bidwise that wrote it"
-        raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
+        raise InputError(f"{path} must be a model of version {ModelFile.version}, found {said.get('version')}; {fix}")
     about = from_json(ModelFile, said, str(path))
     encoder = Encoder.read(folder)
-    sizes = [field.cardinality for field in encoder.fields]
-    for column, (values, fitting) in enumerate(zip_longest(sizes, about.cardinalities)):
-        if values != fitting:
-            words = f"must fit model.json, found {values} values in column {column} instead of {fitting}"
-            raise InputError(f"{folder / 'encoder.json'} {words}; restore both files from the same run")
+    if [field.cardinality for field in encoder.fields] != [*about.cardinalities]:
+        words = "must fit model.json, found other numbers of values"
+        raise InputError(f"{folder / 'encoder.json'} {words}; restore both files from the same run")
     return Model(folder, about, encoder, _network(about, folder / "model.pt").to(device).eval())
 
 
@@ -243,7 +234,7 @@ def _network(about: ModelFile, path: Path) -> nn.Module:
 
 def opened_as_in(run: Path, table: Table, separator: str | None = None, header: bool | None = None) -> Source:
     """A table; text is read as the run's own was written, unless something else is given."""
-    data = read_toml(run / "config.toml")["data"] if isinstance(table, str | Path) else {}
+    data = read_config(run / "config.toml")["data"] if isinstance(table, str | Path) else {}
     own = data.get("separator"), data.get("header")
     try:
         return open_table(table, separator=separator or own[0], header=own[1] if header is None else header)

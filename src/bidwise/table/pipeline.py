@@ -43,7 +43,7 @@ from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, SOLVED, Recipe
 from bidwise.study.search import Search, budget, name_of, searched
 from bidwise.study.served import Served, numbers, trained
-from bidwise.table.config import AUTO, Config, nested, option_key, read_toml, resolved
+from bidwise.table.config import AUTO, Config, nested, option_key, read_config, resolved
 from bidwise.table.importance import importance
 from bidwise.table.model import MODEL_FILES, ModelFile, members_of
 from bidwise.table.plan import candidates, recipes
@@ -98,7 +98,7 @@ def train(
     >>> result.chosen, result.table.splits["test"].ads
     ('log_loss', 60)
     """
-    sections = nested(config.flat()) if isinstance(config, Config) else read_toml(Path(config)) if config else {}
+    sections = nested(config.flat()) if isinstance(config, Config) else read_config(Path(config)) if config else {}
     if continue_from is not None:
         if config is not None:
             raise InputError("cannot be combined with --continue; remove it", argument="config")
@@ -122,7 +122,7 @@ def _roles(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
     if fixed:
         words = f"is fixed in the prepared store {store.folder}, found {values[fixed[0]]!r}; remove it"
         raise InputError(words, argument=fixed[0].removeprefix("data."))
-    known = store.schema["config"] if "table" in store.schema else {"data.click": "clicks"}
+    known = store.schema.get("config", {})
     return nested({key: value for key, value in known.items() if key.startswith("data.")})["data"]
 
 
@@ -155,7 +155,7 @@ def run(
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
         if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
-            choosing, held_out = halves(valid, config.train.seed, prepared.folder)
+            choosing, held_out = halves(valid, config.train.seed)
         models, search, told_apart = _trained(prepared, previous, choosing, held_out, device, show)
 
         result = distributed.first(lambda: _result(prepared, models, valid, held_out, show), tell=True)
@@ -339,8 +339,7 @@ def _importance(prepared: Prepared, model: nn.Module) -> tuple[Comparison, ...]:
     names = [field.name for field in store.fields][: prepared.plain]
     columns = dict(zip(names, spans([field.slots for field in store.fields]), strict=False))  # crosses come last
     units = lambda model, ads: _metrics(model, ads, prepared.config).per_unit  # noqa: E731
-    crossed = {} if encoder is None else {"crossed": encoder.crossed}
-    return importance(model, ads, columns, units, prepared.config.train.seed, **crossed)
+    return importance(model, ads, columns, units, prepared.config.train.seed, encoder.crossed)
 
 
 def _fit_result(served: Served, metric: str) -> FitResult:

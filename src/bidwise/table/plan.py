@@ -9,7 +9,7 @@ from bidwise.losses.named import needs_teacher
 from bidwise.models import MODELS
 from bidwise.study.recipe import BASELINE, EXACT, ROUGHLY, Recipe
 from bidwise.study.search import settings
-from bidwise.table.config import DISTILLED, ENSEMBLE, REFRESHED, SINGLE, Config, Model
+from bidwise.table.config import DISTILLED, ENSEMBLE, REFRESHED, SINGLE, Config, ModelSettings
 
 MEMBERS = 4  # of an ensemble
 PATIENCE = 2  # epochs, with a constant learning rate
@@ -19,7 +19,7 @@ OF_BATCHES = {"epochs", "batch_size", "learning_rate", "schedule", "patience", "
 NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options", "crosses", "beside")
 
 
-def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> list[Recipe]:
+def candidates(config: Config, ads: int = ADS, model: ModelSettings | None = None) -> list[Recipe]:
     """Recipes of the baseline: settings for so many ``ads``, with the configuration on top; one without a
     search.
 
@@ -74,7 +74,9 @@ def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool 
         one = of(str(train.loss))
         return found | {one.loss: one} if searched or one.teacher else {one.loss: one}
     if train.distils:
-        teacher = baseline if train.teacher_model is None else candidates(config, ads, Model(train.teacher_model))[0]
+        teacher = (
+            baseline if train.teacher_model is None else candidates(config, ads, ModelSettings(train.teacher_model))[0]
+        )
         found[ENSEMBLE] = replace(teacher, members=many)
     if train.recipe == ENSEMBLE:
         found[ENSEMBLE] = of(str(train.loss), members=many)

@@ -11,12 +11,10 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from bidwise.checks import InputError
-from bidwise.data.columns import Encoded
-from bidwise.data.table_files import Block, Source, Table
+from bidwise.data.table_files import Source, Table
 from bidwise.run_folder import named, whole_file
-from bidwise.table.model import Drift, Model, load, opened_as_in
+from bidwise.table.model import Drift, load, opened_as_in
 from bidwise.urls import check_on_disk
-from bidwise.values import Floats
 from bidwise.workers import ahead, cores
 
 SINKS = {".parquet": None, ".csv": ",", ".tsv": "\t"}  # the separator of text
@@ -37,7 +35,7 @@ def predict(
 ) -> pl.DataFrame | int:
     """The table with the model's CTR as one column more: a frame, or a file at ``out`` and the number of its rows.
 
-    Other columns come out as they went in, byte for byte from text to text. The logger ``bidwise`` warns of columns
+    Other columns come out as they went in; cells of text keep their text. The logger ``bidwise`` warns of columns
     with many values that the training did not have.
 
     Args:
@@ -60,90 +58,69 @@ def predict(
         raise InputError(f"{source.name} has a column {column!r} already; give the predictions another name (column)")
     target = None if out is None else _target(out, source)
     model.encoder.check(source.columns, source.name)
-    predictions = _Predictions(model, source, column, progress)
+    drift, done = Drift(model.encoder), 0
+
+    def frames() -> Iterator[pl.DataFrame]:
+        """The blocks of the table with their CTR."""
+        nonlocal done
+        blocks = ahead(lambda block: (block, model.encoder.encode(block.frame)), source.blocks(), min(cores(), 4))
+        for block, rows in blocks:
+            drift.add(rows)
+            with block.located():
+                ctr = model.ctr(rows.ids)
+            yield block.frame.with_columns(pl.Series(column, ctr))
+            done += len(ctr)
+            if progress is not None:
+                progress("predicting", block.share)
+
+    def report() -> None:
+        if drift.columns and strict:
+            raise InputError(f"{source.name} {drift}")
+        if drift.columns:
+            logging.getLogger("bidwise").warning("%s %s", source.name, drift)
+
     if target is None:
-        frames = list(predictions.frames())
-        predictions.report(strict)
-        return pl.concat(frames)
+        found = pl.concat(frames())
+        report()
+        return found
     target.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(target) as part:
-        if (to := SINKS[target.suffix.lower()]) is None:
-            predictions.write_parquet(part)
+        if (separator := SINKS[target.suffix.lower()]) is None:
+            _write_parquet(part, frames(), {**source.schema, column: pl.Float64()})
         else:
             with named(part), part.open("wb") as file:
-                predictions.write_text(file, to)
-        predictions.report(strict)
-    return predictions.done
+                _write_text(file, frames(), source, separator)
+        report()
+    return done
 
 
-class _Predictions:
-    """The blocks of a table with their CTR, one after the other."""
+def _write_text(file: BinaryIO, frames: Iterator[pl.DataFrame], source: Source, separator: str) -> None:
+    """Cells of text come out as they went in, between the same separators unless these are tabs."""
+    header, own = source.header, source.separator
+    for frame in frames:
+        frame.write_csv(file, separator=separator if "\t" in (own, separator) else own, include_header=header)
+        header = False
 
-    def __init__(
-        self, model: Model, source: Source, column: str, progress: Callable[[str, float], None] | None
-    ) -> None:
-        self.model, self.source, self.column, self.progress = model, source, column, progress
-        self.drift, self.done = Drift(model.encoder), 0
 
-    def __iter__(self) -> Iterator[tuple[Block, Floats]]:
-        def encoded(block: Block) -> tuple[Block, Encoded]:
-            return block, self.model.encoder.encode(block.frame)
+def _write_parquet(path: Path, frames: Iterator[pl.DataFrame], schema: dict[str, Any]) -> None:
+    """Stream blocks into a Parquet file."""
+    failed: list[Exception] = []
 
-        for block, rows in ahead(encoded, self.source.blocks(), min(cores(), 4)):
-            self.drift.add(rows)
-            with block.located():
-                ctr = self.model.ctr(rows.ids)
-            yield block, ctr
-            self.done += len(ctr)
-            if self.progress is not None:
-                self.progress("predicting", block.share)
-
-    def frames(self) -> Iterator[pl.DataFrame]:
-        """The cells of the blocks with their CTR."""
-        return (block.frame.with_columns(pl.Series(self.column, ctr)) for block, ctr in self)
-
-    def report(self, strict: bool) -> None:
-        """Warn of columns with many values that training did not have, or raise."""
-        if not self.drift.columns:
-            return
-        if strict:
-            raise InputError(f"{self.source.name} {self.drift}")
-        logging.getLogger("bidwise").warning("%s %s", self.source.name, self.drift)
-
-    def write_text(self, file: BinaryIO, separator: str) -> None:
-        """Rows of text with one cell more each, all others byte for byte; of other tables, and between commas and tabs,
-        their cells."""
-        source = self.source
-        if source.text and (source.separator == separator or "\t" not in (source.separator, separator)):
-            file.write(source.header_line(self.column))
-            for block, ctr in self:
-                file.write(block.extended(pl.Series(ctr).cast(pl.String)))
-            return
-        first = source.header
-        for frame in self.frames():
-            frame.write_csv(file, separator=separator, include_header=first)
-            first = False
-
-    def write_parquet(self, path: Path) -> None:
-        """Stream the blocks into a Parquet file."""
-
-        def frames(*_: Any) -> Iterator[pl.DataFrame]:
-            """The interface of a source of polars; all columns of all rows are read."""
-            try:
-                yield from self.frames()
-            except Exception as error:  # polars would wrap it in words of its own
-                failed.append(error)
-                raise
-
-        failed: list[Exception] = []
-        predicted = register_io_source(frames, schema={**self.source.schema, self.column: pl.Float64()})
+    def blocks(*_: Any) -> Iterator[pl.DataFrame]:
+        """The interface of a source of polars; all columns of all rows are read."""
         try:
-            with path.open("wb") as file:  # by its name polars could make it after an error, when it was removed
-                predicted.sink_parquet(file, row_group_size=GROUP, engine="streaming")
-        except pl.exceptions.PolarsError:
-            if failed:
-                raise failed[0] from None
+            yield from frames
+        except Exception as error:  # polars would wrap it in words of its own
+            failed.append(error)
             raise
+
+    try:
+        with path.open("wb") as file:  # by its name polars could make it after an error, when it was removed
+            register_io_source(blocks, schema=schema).sink_parquet(file, row_group_size=GROUP, engine="streaming")
+    except pl.exceptions.PolarsError:
+        if failed:
+            raise failed[0] from None
+        raise
 
 
 def _target(out: str | Path, source: Source) -> Path:
@@ -156,9 +133,6 @@ def _target(out: str | Path, source: Source) -> Path:
     if source.reads(path):
         words = f"must be another file than the table, and outside of the folder that is read, found {path}"
         raise InputError(words, argument="out")
-    above = path.absolute().parent
-    if above.exists() and not above.is_dir():
-        raise InputError(f"must be in a folder, found the file {above}", argument="out")
     nested = [name for name, dtype in source.schema.items() if dtype.is_nested()]
     if path.suffix.lower() != ".parquet" and nested:
         words = f"must end in .parquet, found {path.name!r}: text has no lists, and column {nested[0]!r} contains them"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,35 +17,33 @@ import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.ad_table import auction_keys, block_numbers, column_or_number, number_auctions
+from bidwise.data.ad_table import auction_keys, checked_numbers, column_or_number, number_auctions
 from bidwise.data.ads import Ads
-from bidwise.data.columns import ENCODER_FILES, KINDS, Column, Encoder, Learner, least_count
+from bidwise.data.columns import Column, Encoder, Learner, least_count
 from bidwise.data.kinds import Facts, Seen
 from bidwise.data.splits import UNFINISHED, Split, auction_size, shown_times, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
-from bidwise.data.table_files import Block, Source, Table, check_columns, open_table
+from bidwise.data.table_files import Block, Source, Table, open_table
 from bidwise.json_files import from_json, to_json
 from bidwise.run_folder import to_toml, whole_file, write_text
-from bidwise.table.config import AUTO, Config, Data, nested, open_run
+from bidwise.table.config import AUTO, FEATURES, Config, Data, nested, open_run
 from bidwise.table.crosses import ROWS, Rows, relearned, with_crosses
-from bidwise.table.leaks import Copies, Leaks, find_leaks
+from bidwise.table.leaks import Leaks, copies, find_leaks, row_hashes
 from bidwise.table.plan import combines
 from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
-from bidwise.values import Floats
+from bidwise.values import check_columns
 from bidwise.workers import Progress, ahead, cores
 
 ROLES = ("click", "bid", "teacher", "truth", "weight", "position")  # columns of numbers
 SAMPLE = 2**20  # training rows that bins, the median bid and leaks are taken from, evenly spaced
-LABELS = ("clicks", "weights", "exposure")  # the input of a regression without bids
-STRETCH = 2**17  # rows per batch of crosses
-FULL = "full"  # in the folder of a store, another one with all rows for training
-BESIDE = 40  # bytes of a row on the disk next to its ids
+_LABELS = ("clicks", "weights", "exposure")  # the input of a regression without bids
+_STRETCH = 2**17  # rows per batch of crosses
+_FULL = "full"  # in the folder of a store, another one with all rows for training
 PREVIOUS = "previous"  # the model that a refresh continues from, among the models of the evaluation
 LEAST_BID = 1e-30  # in units of their mean: the least that training can distinguish from 0
 CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
 THREADS = 8  # at most
-FIRST = 2**16  # rows that are looked at for leaks before all others are read
 TEST = "test/ads.parquet"  # of a store: the test ads without predictions
 
 
@@ -73,20 +71,19 @@ class Prepared:
         return Store(own if is_store(own) or self.config.data.table is None else self.config.data.table)
 
     @cached_property
-    def encoder(self) -> Encoder | None:
-        """The encoder of the store; unknown for a store of another origin."""
-        known = all((self.store.folder / name).is_file() for name in ENCODER_FILES)
-        return Encoder.read(self.store.folder) if known else None
+    def encoder(self) -> Encoder:
+        """The encoder of the store."""
+        return Encoder.read(self.store.folder)
 
     @property
-    def plain(self) -> int | None:
-        """How many fields are no combinations of others; ``None``: all."""
-        return None if self.encoder is None else len(self.encoder.names)
+    def plain(self) -> int:
+        """How many fields are no combinations of others."""
+        return len(self.encoder.names)
 
     @cached_property
     def full(self) -> Store | None:
         """All rows for training, if the chosen recipe is to be trained again on them."""
-        folder = self.store.folder / FULL
+        folder = self.store.folder / _FULL
         return Store(folder) if self.config.train.refit and is_store(folder) else None
 
     @cached_property
@@ -99,40 +96,14 @@ class Prepared:
 
     @cached_property
     def facts(self) -> TableFacts:
-        """Facts of the table, stored in the schema; for a store of another origin, its sizes."""
-        store = self.store
-        if "table" in store.schema:
-            return from_json(TableFacts, store.schema["table"], str(store.folder / SCHEMA))
-        splits = {
-            part: SplitFacts(
-                ads=ads,
-                click_rate=float(store.column(part, "clicks").mean()),
-                auctions=len(store.column(part, "offsets")) - 1 if store.has("offsets", part) else None,
-            )
-            for part, ads in store.splits.items()
-        }
-        sizes = [splits[part].ads for part in SPLITS[1:]]
-        return TableFacts(
-            fingerprint="",
-            columns=tuple(Column(each.name, "categorical", each.values, 0.0, "in the store") for each in store.fields),
-            splits=splits,
-            auction_size=None if store.has("offsets") else auction_size(self.config.data.auction_size, *sizes),
-            min_count=1,
-            mean_bid=1.0,
-            leaks={},
-        )
+        """Facts of the table, stored in the schema."""
+        if "table" not in self.store.schema:
+            raise InputError(f"must be a store of bidwise train, RUN/store, found {self.store.folder}", "table")
+        return from_json(TableFacts, self.store.schema["table"], str(self.store.folder / SCHEMA))
 
     def test_ads(self) -> pl.DataFrame:
         """The test ads as `evaluate` takes them, without predictions of models of this run."""
-        path = self.store.folder / TEST
-        if path.is_file():
-            return pl.read_parquet(path)
-        names = {"clicks": "click", "bids": "bid", "weights": "weight", "truth": "truth", "teacher": "teacher"}
-        columns = {its: self.store.column("test", name) for name, its in names.items() if self.store.has(name, "test")}
-        if self.store.has("offsets", "test"):
-            sizes = np.diff(self.store.column("test", "offsets"))
-            columns["auction"] = np.repeat(np.arange(len(sizes)), sizes)
-        return pl.DataFrame({"row": np.arange(self.store.splits["test"]), **columns})
+        return pl.read_parquet(self.store.folder / TEST)
 
     def has_rows(self, source: Source) -> bool:
         """Whether there is a store of this table; one of other options, which began no training, is of no use."""
@@ -158,7 +129,7 @@ def prepare(
 ) -> Prepared:
     """Check the table, decide the types of its columns, split it, and write a store to ``out``.
 
-    Columns with a role are in memory, about 41 bytes a row, all others in blocks. A table that cannot be used leaves
+    Columns with a role are in memory, about 49 bytes a row, all others in blocks. A table that cannot be used leaves
     nothing; a store that is there already is used. A table that is a store is not prepared again. Columns, bins, ids
     and units of bids come from the ``previous`` run if this one continues it.
     """
@@ -201,13 +172,12 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
     data = replace(config.data, bid=column_or_number(source.columns, config.data.bid)[0])
     if previous is not None:
         previous.check_data(config.data)
-    named = [*data.kinds, *data.ignore, *data.keep]
+    named = [column for option in (*FEATURES, "keep") for column in getattr(data, option)]
     check_columns([*(column for _, column in data.roles), *named], source.columns, source.name)
     work = folder / UNFINISHED
     try:
         work.mkdir(parents=True)
         source = source.local(work)
-        _check_first_block(source, data, previous)
         _fill(work / "store", source, data, config, previous, show)
         shutil.rmtree(folder / "store", ignore_errors=True)
         (work / "store").rename(folder / "store")
@@ -217,31 +187,30 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
 
 def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress) -> None:
     """Three passes: roles and facts of all rows, vocabularies of training rows, ids."""
-    name, rows = source.name, _Rows(data)
-    facts = Facts(source, **_written(data, previous))
-    for block, (seen, *some) in _passed(source, None, partial(_checked, data, facts)):
+    name, facts = source.name, Facts(source, bags=_bags(data, previous))
+    known, hashes = list[dict[str, Any]](), list[NDArray[np.uint64]]()
+    for block, (seen, roles, row_hash) in _passed(source, None, partial(_checked, data, facts)):
         facts.add(seen)
-        rows.add(*some)
+        known.append(roles)
+        hashes.append(row_hash)
         show("reading", 0.3 * block.share, "checking columns")
-    rows.join()
+    rows = _Rows(data, known)
+    known.clear()
     fingerprint = source.fingerprint()
     if previous is not None and fingerprint == previous.facts.fingerprint:
         raise InputError(f"must have new rows, found in {name} the rows of the run to continue", argument="table")
     columns = _decided(facts, data, previous)
-    if (share := _one_kind(rows["click"])) is not None:
-        raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
-    _check_room(folder.parent, facts.rows, columns)
     show("reading", 0.3, "splitting")
     parts = rows.split(config.train.seed, name)
     sizes = {part: len(each.rows) for part, each in parts.items()}
     size = None if data.auction else auction_size(data.auction_size, sizes["valid"], sizes["test"])
     _check_parts(config, parts, rows["click"], size, name)
-    numbers = _Numbers.of(rows, parts["train"].rows, None if previous is None else previous.facts)
+    rows.scale(parts["train"].rows, None if previous is None else previous.facts)
     place = np.empty(facts.rows, np.int64)  # of every row of the table, among the rows of all parts
     place[np.concatenate([each.rows for each in parts.values()])] = np.arange(facts.rows)
 
     step, count = every(sizes["train"]), facts.rows if config.train.refit else 0  # rows that the second one learns from
-    learners = [(Learner(columns, **_written(data, previous)), size) for size in (sizes["train"], count) if size]
+    learners = [(Learner(columns, bags=_bags(data, previous)), size) for size in (sizes["train"], count) if size]
     for block, counted in _passed(source, learners[0][0].names, partial(_counted, learners, place, step)):
         for (learner, _), counts in zip(learners, counted, strict=True):
             learner.add(counts)
@@ -254,13 +223,13 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     store = StoreWriter(folder, sizes)
     stores = [store]
     if config.train.refit:
-        (folder / FULL).mkdir()
-        stores.append(StoreWriter(folder / FULL, {"train": facts.rows, "valid": 0, "test": 0}))
-    auctions = _write_features(stores, source, encoders, data, place, show)
+        (folder / _FULL).mkdir()
+        stores.append(StoreWriter(folder / _FULL, {"train": facts.rows, "valid": 0, "test": 0}))
+    _write_features(stores, source, encoders, place, show)
     whole = Split.joined(parts)
     for writer, some in zip(stores, (parts, {"train": whole}), strict=False):
         for part, each in some.items():
-            for column, values in numbers.columns(each.rows).items():
+            for column, values in rows.stored(each.rows).items():
                 writer.column(part, column)[:] = values
             if each.offsets is not None:
                 writer.column(part, "offsets", length=len(each.offsets))[:] = each.offsets
@@ -280,17 +249,17 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
         splits={part: _split_facts(each, rows) for part, each in parts.items()},
         auction_size=size,
         min_count=min_count,
-        mean_bid=numbers.mean_bid,
-        median_bid=numbers.median_bid,
-        bid_cap=numbers.bid_cap,
-        capped_bids=numbers.capped_bids,
-        largest_bid=numbers.largest_bid,
+        mean_bid=rows.mean_bid,
+        median_bid=rows.median_bid,
+        bid_cap=rows.bid_cap,
+        capped_bids=int((rows["bid"] > rows.bid_cap).sum()),
+        largest_bid=float(rows["bid"].max()),
         equal_bids=data.bid is None,
         cut=None if rows.times is None else _on_both_sides(parts, rows.order),
         leaks=leaks.areas,
         telling=leaks.values,
         certain=leaks.certain,
-        duplicates=rows.copies.rows,
+        duplicates=copies(np.concatenate(hashes)),
         sampled=None if step == 1 else -(-sizes["train"] // step),
         refresh=None
         if previous is None
@@ -299,7 +268,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     if combines(config) and previous is None:
         for writer, encoder in zip(stores, encoders, strict=True):
             _widen(writer, encoder)
-    test = numbers.test_ads(parts["test"], auctions)
+    test = rows.test_ads(parts["test"])
     if previous is not None:
         test = test.with_columns(pl.Series(PREVIOUS, previous.ctr(encoders[0], store.written("test", "features"))))
     write_parquet(folder / TEST, test)
@@ -320,10 +289,9 @@ def _passed(source: Source, columns: list[str] | None, work: Any) -> Iterator[tu
     yield from ahead(both, blocks, min(cores(), THREADS))
 
 
-def _written(data: Data, previous: Previous | None) -> dict[str, Any]:
-    """How cells are written: separators of bags in text, and words that mean missing."""
-    bags = dict.fromkeys(data.bag, data.bag_separator) if previous is None else previous.bags
-    return {"bags": bags, "missing": data.missing}
+def _bags(data: Data, previous: Previous | None) -> dict[str, str]:
+    """Columns of text with several values in a cell, and the separator between them."""
+    return dict.fromkeys(data.bag, data.bag_separator) if previous is None else previous.bags
 
 
 def _decided(facts: Facts, data: Data, previous: Previous | None) -> list[Column]:
@@ -332,43 +300,21 @@ def _decided(facts: Facts, data: Data, previous: Previous | None) -> list[Column
     return facts.columns(data.roles, **named, previous=encoder)
 
 
-def _check_first_block(source: Source, data: Data, previous: Previous | None) -> None:
-    """Raise if a column cannot but come from the click, as far as half of the first rows tell the other half."""
-    block = next(source.blocks())
-    block = replace(block, frame=block.frame.head(FIRST))
-    with block.located():
-        clicks = block_numbers(block, [], {"click": data.click})[data.click]
-    first = np.random.default_rng(0).permutation(len(clicks)) < len(clicks) // 2
-    if _one_kind(clicks[first]) or _one_kind(clicks[~first]):
-        return
-    facts = Facts(source, **_written(data, previous))
-    facts.add(facts.seen(block))
-    try:
-        columns = _decided(facts, data, previous)
-    except InputError:  # of all rows it may be right
-        return
-    learner = Learner(columns, **_written(data, previous))
-    learner.add(learner.counted(block.frame.filter(first)))
-    encoder = learner.encoder(min_count=2, bins=data.bins)
-    ids = encoder.encode(block.frame).ids
-    find_leaks(encoder, ids[first], clicks[first], ids[~first], clicks[~first]).stop(data.keep)
-
-
 def _checked(data: Data, facts: Facts, block: Block) -> tuple[list[Seen], dict[str, Any], NDArray[np.uint64]]:
     """The facts of all columns of a block, its columns with a role, checked, and a hash of every row."""
     frame, known = block.frame, dict[str, Any]()
     with block.located():
         roles = {role: getattr(data, role) for role in ROLES if role != "teacher"}
         teacher = [] if data.teacher is None else [data.teacher]
-        numbers = block_numbers(block, teacher, roles, slots=len(data.slots))
+        numbers = checked_numbers(frame, teacher, roles, slots=len(data.slots))
         for role in ROLES:
             if (column := getattr(data, role)) is not None:
                 known[role] = numbers[column].astype(np.uint8 if role == "click" else np.float64)
         if data.time is not None:
-            known["time"] = times_of(frame[data.time], data.time_format, data.missing)
+            known["time"] = times_of(frame[data.time], data.time_format)
         if data.auction:
             known["auction"] = auction_keys(frame.select(cs.by_name(*data.auction)))
-    return facts.seen(block), known, Copies.hashes(frame)
+    return facts.seen(frame), known, row_hashes(frame)
 
 
 def _counted(learners: list[tuple[Learner, int]], place: NDArray[np.int64], step: int, block: Block) -> Any:
@@ -378,33 +324,22 @@ def _counted(learners: list[tuple[Learner, int]], place: NDArray[np.int64], step
     return [learner.counted(block.frame.filter(inside), here[inside] % step == 0) for learner, inside in known]
 
 
-def _encoded(encoders: list[Encoder], place: NDArray[np.int64], auction: str | None, tested: int, block: Block) -> Any:
-    """Destinations of the rows of a block, in that order, their ids by every encoder, and auctions of test rows."""
+def _encoded(encoders: list[Encoder], place: NDArray[np.int64], block: Block) -> Any:
+    """Destinations of the rows of a block, in that order, and their ids by every encoder."""
     here = place[block.start : block.start + len(block.frame)]
     order = np.argsort(here)
-    here = here[order]
-    names = None if auction is None else block.frame[auction][order[here >= tested]]
-    return here, [encoder.encode(block.frame).ids[order] for encoder in encoders], names
+    return here[order], [encoder.encode(block.frame).ids[order] for encoder in encoders]
 
 
 def _write_features(
-    stores: list[StoreWriter],
-    source: Source,
-    encoders: list[Encoder],
-    data: Data,
-    place: NDArray[np.int64],
-    show: Progress,
-) -> pl.Series | None:
-    """The rows as ids, each in its place in every store; the auctions of test rows, if one column names them."""
-    tested = sum(stores[0].splits[part] for part in SPLITS[:2])
-    auction = data.auction[0] if len(data.auction) == 1 else None
-    tests: list[tuple[NDArray[np.int64], pl.Series]] = []
-    names = [*encoders[0].names, *([] if auction is None else [auction])]
+    stores: list[StoreWriter], source: Source, encoders: list[Encoder], place: NDArray[np.int64], show: Progress
+) -> None:
+    """The rows as ids, each in its place in every store."""
     columns = [
         {part: store.column(part, "features", width=encoder.width) for part in SPLITS}
         for store, encoder in zip(stores, encoders, strict=True)
     ]
-    for block, (here, ids, auctions) in _passed(source, names, partial(_encoded, encoders, place, auction, tested)):
+    for block, (here, ids) in _passed(source, encoders[0].names, partial(_encoded, encoders, place)):
         for store, features, values in zip(stores, columns, ids, strict=True):
             begin = 0
             for part, size in store.splits.items():
@@ -414,12 +349,7 @@ def _write_features(
                     together = at[-1] - at[0] == len(at) - 1
                     features[part][slice(at[0], at[-1] + 1) if together else at] = values[some]
                 begin += size
-        if auctions is not None:
-            tests.append((here[here >= tested], auctions))
         show("reading", 0.6 + 0.2 * block.share, "writing ids")
-    if auction is None:
-        return None
-    return pl.concat([each for _, each in tests]).gather(np.argsort(np.concatenate([at for at, _ in tests])))
 
 
 def _combined(store: StoreWriter, plain: Encoder, min_count: int, show: Progress) -> Encoder:
@@ -427,7 +357,7 @@ def _combined(store: StoreWriter, plain: Encoder, min_count: int, show: Progress
 
     def rows(part: str) -> Rows:
         some = slice(None, None, -(-store.splits[part] // ROWS))
-        columns = {name: store.written(part, name)[some] for name in ("features", *store.names(part, *LABELS))}
+        columns = {name: store.written(part, name)[some] for name in ("features", *store.names(part, *_LABELS))}
         ids = np.array(columns.pop("features"))
         tensors: dict[str, Any] = {
             name: torch.from_numpy(values.astype(np.float32)) for name, values in columns.items()
@@ -444,39 +374,22 @@ def _widen(store: StoreWriter, encoder: Encoder) -> None:
     """Ids of crosses next to the ids of plain columns."""
     for part in SPLITS:
         plain, features = store.widened(part, "features", encoder.width)
-        for start in range(0, len(plain), STRETCH):
-            some = slice(start, start + STRETCH)
+        for start in range(0, len(plain), _STRETCH):
+            some = slice(start, start + _STRETCH)
             ids = np.zeros((len(plain[some]), encoder.width), np.int32)
             ids[:, : plain.shape[1]] = plain[some]
             features[some] = encoder.crossed(ids)
-
-
-def _check_room(folder: Path, rows: int, columns: list[Column]) -> None:
-    """Raise unless the disk has room for the ids of all features, for two models, and the columns next to them."""
-    needed = 2 * rows * (sum(4 * each.slots for each in columns if each.use in KINDS) + BESIDE)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        words = (
-            f"must have {needed / 1e6:,.1f} MB free for {rows:,} rows, found {free / 1e6:,.1f} MB at {folder.parent}"
-        )
-        raise InputError(words, argument="out")
-
-
-def _one_kind(clicks: NDArray[Any]) -> str | None:
-    """``all`` or ``none`` if ads are clicked alike."""
-    total = int(clicks.sum(dtype=np.int64))
-    return None if 0 < total < len(clicks) else "all" if total else "none"
 
 
 def _check_parts(config: Config, parts: dict[str, Split], clicks: NDArray[Any], size: int | None, name: str) -> None:
     """Raise unless there is something to learn from and to choose by."""
     for part, words in (("train", "training"), ("valid", "validation")):
         rows = parts[part].rows
-        if (share := _one_kind(clicks[rows])) is not None:
+        if not 0 < (clicked := int(clicks[rows].sum(dtype=np.int64))) < len(rows):
             raise InputError(
-                f"{name} must have clicks and other ads in its {words} rows, found that {share} of the "
-                f"{len(rows):,} were clicked; look at the column of clicks, and with --time at the newest rows, or "
-                "take more of them"
+                f"{name} must have clicks and other ads in its {words} rows, found that {'all' if clicked else 'none'} "
+                f"of the {len(rows):,} were clicked; look at the column of clicks, and with --time at the newest rows, "
+                "or take more of them"
             )
     valid = parts["valid"]
     auctions = len(valid.rows) // (size or 1) if valid.offsets is None else len(valid.offsets) - 1
@@ -488,27 +401,24 @@ def _check_parts(config: Config, parts: dict[str, Split], clicks: NDArray[Any], 
 
 
 class _Rows:
-    """Columns with a role, all rows in memory, and duplicated rows."""
+    """Columns with a role, all rows in memory; then, once :meth:`scale` knows the training rows, columns of the store.
 
-    def __init__(self, data: Data) -> None:
-        self.data, self.copies = data, Copies()
-        self.blocks: dict[str, list[Any]] = {}
-        self.columns: dict[str, NDArray[Any]] = {}
-        self.times: pl.Series | None = None
+    Bids are in units of their mean and weights on average 1 in training, so that learning rates and lam mean the same
+    for every table. Bids have a cap: a single one of 1e6 would make all others 0, or its own gradient would be all that
+    Adam remembers. If negatives were sampled each stands for 1 / rate of them.
+    """
 
-    def add(self, known: dict[str, Any], hashes: NDArray[np.uint64]) -> None:
-        """Take in a block."""
-        self.copies.add(hashes)
-        for role, values in known.items():
-            self.blocks.setdefault(role, []).append(values)
+    median_bid: float
+    mean_bid: float
+    bid_cap: float
 
-    def join(self) -> None:
-        """End of the pass."""
-        if "time" in self.blocks:
-            self.times = pl.concat(self.blocks.pop("time"), how="vertical")
-        for role in list(self.blocks):
-            self.columns[role] = np.concatenate(self.blocks.pop(role))
-        if self.data.bid is None:
+    def __init__(self, data: Data, known: list[dict[str, Any]]) -> None:
+        self.data = data
+        blocks = {role: [block[role] for block in known] for role in known[0]}
+        times = blocks.pop("time", None)
+        self.times = None if times is None else pl.concat(times, how="vertical")
+        self.columns: dict[str, NDArray[Any]] = {role: np.concatenate(parts) for role, parts in blocks.items()}
+        if data.bid is None:
             self.columns["bid"] = np.broadcast_to(1.0, len(self.columns["click"]))
 
     def __getitem__(self, role: str) -> NDArray[Any]:
@@ -518,7 +428,7 @@ class _Rows:
     def order(self) -> NDArray[Any]:
         """The times as numbers that sort."""
         assert self.times is not None
-        return self.times.to_physical().to_numpy()
+        return np.asarray(self.times.to_physical())
 
     def split(self, seed: int, name: str) -> dict[str, Split]:
         """Rows of training, validation and test; auctions are then known by their bounds."""
@@ -527,71 +437,44 @@ class _Rows:
         time = None if self.times is None else self.order
         return split(len(self["click"]), auction=auction, time=time, seed=seed, name=name)
 
-
-@dataclass(frozen=True)
-class _Numbers:
-    """Columns of the store next to the features.
-
-    Bids are in units of their mean and weights on average 1 in training, so that learning rates and lam mean the same
-    for every table. Bids have a cap: a single one of 1e6 would make all others 0, or its own gradient would be all that
-    Adam remembers. If negatives were sampled each stands for 1 / rate of them.
-    """
-
-    rows: _Rows
-    median_bid: float
-    mean_bid: float
-    capped_bids: int
-    largest_bid: float
-    weights: Floats | None = field(repr=False)  # on average 1 in training
-
-    @property
-    def bid_cap(self) -> float:
-        return CAP * self.median_bid
-
-    @staticmethod
-    def of(rows: _Rows, train: NDArray[np.int64], known: TableFacts | None) -> _Numbers:
-        """Means over training rows, marked by ``train``; units of bids come from a table that is ``known``."""
-        bids = rows["bid"]
+    def scale(self, train: NDArray[np.int64], known: TableFacts | None) -> None:
+        """Units of bids and weights, by the training rows; those of bids by a table that is ``known``."""
+        bids = self["bid"]
         median = float(np.median(bids[train[:: every(len(train))]])) if known is None else known.median_bid
-        cap = CAP * median
-        mean = float(np.minimum(bids[train], cap).mean()) if known is None else known.mean_bid
-        if min(bids.min(), cap) < LEAST_BID * mean:
-            words = f"found {min(bids.min(), cap):g} to {min(bids.max(), cap):g}"
-            raise InputError(f"column {rows.data.bid!r} must have bids that one model can learn from, {words}")
-        weights, rate = rows.columns.get("weight"), rows.data.sampling_rate
+        self.median_bid, self.bid_cap = median, CAP * median
+        mean = float(np.minimum(bids[train], self.bid_cap).mean()) if known is None else known.mean_bid
+        self.mean_bid, least = mean, min(bids.min(), self.bid_cap)
+        if least < LEAST_BID * mean:
+            words = f"found {least:g} to {min(bids.max(), self.bid_cap):g}"
+            raise InputError(f"column {self.data.bid!r} must have bids that one model can learn from, {words}")
+        weights, rate = self.columns.get("weight"), self.data.sampling_rate
         if weights is not None:
             weights = weights / weights.mean()
         if rate is not None:
-            weights = np.where(rows["click"] == 1, 1.0, 1 / rate) * (1.0 if weights is None else weights)
+            weights = np.where(self["click"] == 1, 1.0, 1 / rate) * (1.0 if weights is None else weights)
         if weights is not None:
-            weights = weights / weights[train].mean()
-        return _Numbers(rows, median, mean, int((bids > cap).sum()), float(bids.max()), weights)
+            self.columns["weight"] = weights / weights[train].mean()
 
-    def columns(self, part: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def stored(self, part: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Columns of the store by name, of some rows of the table."""
-        known = self.rows.columns
-        columns = {"clicks": known["click"][part], "bids": np.minimum(known["bid"][part], self.bid_cap) / self.mean_bid}
-        columns |= {role: known[role][part] for role in ("teacher", "truth") if role in known}
-        if self.weights is not None:
-            columns["weights"] = self.weights[part]
+        known = {role: values[part] for role, values in self.columns.items()}
+        columns = {"clicks": known["click"], "bids": np.minimum(known["bid"], self.bid_cap) / self.mean_bid}
+        names = {"teacher": "teacher", "truth": "truth", "weight": "weights"}
+        columns |= {name: known[role] for role, name in names.items() if role in known}
         if "position" in known:
-            columns["exposure"] = np.asarray(self.rows.data.slots)[known["position"][part].astype(np.int64) - 1]
+            columns["exposure"] = np.asarray(self.data.slots)[known["position"].astype(np.int64) - 1]
         return columns
 
-    def test_ads(self, part: Split, auctions: pl.Series | None) -> pl.DataFrame:
-        """The test ads as `evaluate` takes them, with bids in full; auctions are numbers if none are given."""
-        known, taken = self.rows.columns, self.columns(part.rows)
-        if auctions is None and part.offsets is not None:
-            auctions = pl.Series(np.repeat(np.arange(len(part.offsets) - 1), np.diff(part.offsets)))
-        columns = {
-            "row": part.rows,
-            "auction": auctions,
-            "click": taken["clicks"].astype(np.int8),
-            "bid": known["bid"][part.rows],
-            "weight": taken.get("weights"),
-            "position": known["position"][part.rows].astype(np.int64) if "position" in known else None,
-            "truth": taken.get("truth"),
-            "teacher": taken.get("teacher"),
+    def test_ads(self, part: Split) -> pl.DataFrame:
+        """The test ads as `evaluate` takes them, with bids in full; auctions are numbers."""
+        auctions = None
+        if part.offsets is not None:
+            auctions = np.repeat(np.arange(len(part.offsets) - 1), np.diff(part.offsets))
+        types = {"click": np.int8, "position": np.int64}
+        columns = {"row": part.rows, "auction": auctions} | {
+            role: self[role][part.rows].astype(types.get(role, np.float64))
+            for role in ("click", "bid", "weight", "position", "truth", "teacher")
+            if role in self.columns
         }
         return pl.DataFrame({name: values for name, values in columns.items() if values is not None})
 

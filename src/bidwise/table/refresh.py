@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.columns import Bag, Encoder, count_ids
-from bidwise.data.store import Store, chunks
+from bidwise.data.store import Store
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.widening import Prior, widened, widened_adam, widened_prior
 from bidwise.run_folder import check_files, read_result
 from bidwise.run_folder import load as read_tensors
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import Start
-from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml, resolved
+from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_config, resolved
 from bidwise.table.model import Model, drifted, load
 from bidwise.table.results import Refresh, TableFacts, TrainResult
 from bidwise.training.arguments import whole
@@ -29,8 +29,9 @@ from bidwise.training.validation import Fit
 from bidwise.values import MISSING, RARE, Floats
 
 EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
-KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
+_KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
 STATE = "optimizer.pt"
+_AT_ONCE = 2**20  # rows of a file that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,12 @@ class Previous:
 
     def continued(self, recipe: Recipe) -> Recipe:
         """A recipe as this run continues it; raises unless it has the model of the run."""
-        if (recipe.model, recipe.members, recipe.options) != (*self._shape, _without(self._model(), "name")):
-            words = f"must be a run of the same model, found {self._shape[1]} × {self._shape[0]} there and another here"
+        own = self.recipe
+        if (recipe.model, recipe.members, recipe.options) != (own.model, own.members, _without(self._model(), "name")):
+            words = f"must be a run of the same model, found {own.members} × {own.model} there and another here"
             raise InputError(f"{words}; remove the option", argument="continue_from")
         same = {name: getattr(self.recipe, name) for name in ("crosses", "beside", "embeddings")}
         return replace(recipe, **same, l2=recipe.l2 if self.recipe.l2 is not None else None)
-
-    @property
-    def _shape(self) -> tuple[str, int]:
-        """The model of the run, and how many of it are served."""
-        return self.recipe.model, self.recipe.members
 
     @property
     def recipe(self) -> Recipe:
@@ -78,8 +75,8 @@ class Previous:
 
         A student with a teacher from its own run learns from clicks only.
         """
-        there, recipe = read_toml(self.model.run / "config.toml"), self.recipe
-        known = {name: there["train"][name] for name in KEPT if name in there["train"]}
+        there, recipe = read_config(self.model.run / "config.toml"), self.recipe
+        known = {name: there["train"][name] for name in _KEPT if name in there["train"]}
         many = {"recipe": ENSEMBLE, "members": recipe.members} if recipe.members > 1 else {"recipe": SINGLE}
         same = {name: getattr(recipe, name) for name in ("epochs", "batch_size", "learning_rate", "precision")}
         if self.facts.refresh is None:
@@ -112,7 +109,7 @@ class Previous:
     def check_data(self, data: Data) -> None:
         """Raise if options would change types of columns."""
         known = resolved(self.sections()).data
-        for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins", "missing"):
+        for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins"):
             if getattr(data, option) != getattr(known, option):
                 fix = "columns keep their types"
                 raise InputError(
@@ -139,7 +136,7 @@ class Previous:
             parts = [ids[:, at][:, : field.slots] for at, field in zip(encoder.spans, fields, strict=True)]
             return np.hstack([np.where(x < its.values, x, RARE) for x, its in zip(parts, fields, strict=True)])
 
-        return np.concatenate([self.model.ctr(old(features[part])) for part in chunks(0, len(features))])
+        return self.model.ctr(old(features))
 
     def refreshed(self, encoder: Encoder, features: NDArray[np.int32], rows: int) -> Refresh:
         """The values that an extended encoder learnt from training rows."""
@@ -194,9 +191,9 @@ def state_of(fit: Fit) -> dict[str, Any] | None:
 def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.int64]]:
     """Of each column, how many rows have each id; several times in a list is once."""
     totals = [np.zeros(field.values, dtype=np.int64) for field in encoder.fields]
-    for part in chunks(0, len(features)):
+    for start in range(0, len(features), _AT_ONCE):
         for at, total in zip(encoder.spans, totals, strict=True):
-            ids = np.sort(features[part, at], axis=1)
+            ids = np.sort(features[start : start + _AT_ONCE, at], axis=1)
             count_ids(total, ids[np.diff(ids, axis=1, prepend=-1) > 0])
     return totals
 

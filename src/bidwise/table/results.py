@@ -116,7 +116,7 @@ class TrainResult:
     """The result of `train`: the chosen model, the reason, and its test."""
 
     kind: ClassVar[str] = "train"
-    format: ClassVar[int] = 7
+    format: ClassVar[int] = 8
 
     config: dict[str, Any]  # section.key -> value
     table: TableFacts

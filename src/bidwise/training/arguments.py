@@ -17,12 +17,12 @@ from bidwise.losses.named import Variants
 from bidwise.models.layers import BatchNorm
 from bidwise.training.adam import UPDATES
 
-COLUMNS = ("logits", "clicks", "bids", "offsets", "teacher")  # arguments of a loss, in this order
+_COLUMNS = ("logits", "clicks", "bids", "offsets", "teacher")  # arguments of a loss, in this order
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "mixed")
-NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.batchnorm._LazyNormBase)
-RESHAPED = ("Squeeze", "View", "UnsafeView", "Select", "Reshape", "Transpose", "Clone")  # their names in autograd
-ROWS = 4096  # at least, by which ranks check that they have the same ads
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.batchnorm._LazyNormBase)
+_RESHAPED = ("Squeeze", "View", "UnsafeView", "Select", "Reshape", "Transpose", "Clone")  # their names in autograd
+_ROWS = 4096  # at least, by which ranks check that they have the same ads
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def check_loss(loss: object, *, weighted: bool) -> None:
     """Raise unless ``loss`` can be called as losses are, and takes its arguments in that order."""
     if not callable(loss) or isinstance(loss, type):
         raise InputError(f"loss must be a name or a function, found {_kind(loss)}")
-    wanted = ", ".join((*COLUMNS, "weights=") if weighted else COLUMNS)
+    wanted = ", ".join((*_COLUMNS, "weights=") if weighted else _COLUMNS)
     why = ", the last because train has weights" if weighted else ""
     fix = "wrap it in a function that takes these and passes on the ones it needs"
     if (getattr(loss, "__module__", None) or "").startswith("torch.nn.functional"):  # would take bids for its options
@@ -83,13 +83,13 @@ def check_loss(loss: object, *, weighted: bool) -> None:
     except (TypeError, ValueError):  # a function without a signature
         return
     try:
-        signature.bind(*COLUMNS, **({"weights": None} if weighted else {}))
+        signature.bind(*_COLUMNS, **({"weights": None} if weighted else {}))
     except TypeError:
         found = " ".join(str(signature).split())
         raise InputError(f"loss must take ({wanted}){why}, found {found}; {fix}") from None
     names = [name for name, part in signature.parameters.items() if part.kind is not part.KEYWORD_ONLY]
-    for name, meant in zip(names, COLUMNS, strict=False):
-        if name != meant and name in (*COLUMNS, "weights"):
+    for name, meant in zip(names, _COLUMNS, strict=False):
+        if name != meant and name in (*_COLUMNS, "weights"):
             raise InputError(f"loss must take ({wanted}) in this order, found {name} in the place of {meant}; {fix}")
 
 
@@ -110,7 +110,7 @@ def log_losses(loss: object, members: torch.Size) -> Tensor:
 def check_no_sigmoid(logits: Tensor) -> None:
     """Raise if a model returns the output of a sigmoid, reshaped or not."""
     node: Any = logits.grad_fn
-    while node is not None and type(node).__name__.startswith(RESHAPED) and node.next_functions:
+    while node is not None and type(node).__name__.startswith(_RESHAPED) and node.next_functions:
         node = node.next_functions[0][0]
     if type(node).__name__.startswith("Sigmoid"):
         raise InputError("model must return logits, found the CTR that a sigmoid makes of them; leave the sigmoid out")
@@ -123,13 +123,13 @@ def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, settings: dict[
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise InputError("model must be the model itself, found DistributedDataParallel; fit averages gradients")
     for name, part in model.named_modules():
-        if isinstance(part, NORMS) and part.training and not isinstance(part, BatchNorm | nn.SyncBatchNorm):
+        if isinstance(part, _NORMS) and part.training and not isinstance(part, BatchNorm | nn.SyncBatchNorm):
             raise InputError(
                 f"model must norm by the ads of all ranks, found {type(part).__name__} as {name!r}; use "
                 "bidwise.models.BatchNorm, or SyncBatchNorm on GPUs"
             )
-    data = {"train": fingerprint(train, ROWS), "valid": None if valid is None else fingerprint(valid, ROWS)}
-    distributed.check_same(**settings, **data)
+    data = {"train": fingerprint(train, _ROWS), "valid": None if valid is None else fingerprint(valid, _ROWS)}
+    distributed.check_ranks_agree(**settings, **data)
 
 
 def whole(number: float) -> float:

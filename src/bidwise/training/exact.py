@@ -8,29 +8,33 @@ variance near 0, and so no weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from bidwise.data.ads import Ads
+from bidwise.evaluation.calibration import rows_of
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import BidWeightedLogLoss
-from bidwise.models.bags import all_shares
 from bidwise.models.categorical import SparseLogisticRegression
 from bidwise.models.widening import Prior
 from bidwise.training.validation import METRICS, Best, Fit, Metric, logits_across
+from bidwise.values import MISSING
 
 PASSES = 100  # over the ads, at most; some fifty are usual
 CHUNK = 2**15  # ads per look-up: their weights stay in a cache
+KEPT = 2**27  # ids of ads that stay in memory as rows of the table; of more they are made in each pass
 HISTORY = 10  # gradients that L-BFGS remembers
 MOST = 5_000_000  # weights: 160 bytes of memory each
 LEAST = 1e-9  # change of the mean loss that is worth another step
-ROUNDS = 4  # of solving and of finding variances from the solution
+ROUNDS = 3  # of solving and of finding variances from the solution
 SHORT = 30  # passes of a round but the last
-VARIANCES = (1e-4, 3.0)  # of the weights of a column, the smallest and the largest
+VARIANCES = (1e-3, 3.0)  # of the weights of a column, the smallest and the largest
 FIRST = 0.05  # variance that the rounds begin with
+POWERS = (0.0, 0.5, 1.0)  # of the number of values in a bag: their sum, between, their mean
+SAMPLE = 2**15  # ads that choose among them
 
 
 def solvable(model: nn.Module, loss: nn.Module) -> bool:
@@ -61,10 +65,12 @@ def fit_exact(
     All is computed in float64 from the model's own weights on. Gradients of values are added up as whole numbers,
     which have the same sum in any order: on any number of cores, and on a GPU, a run can be repeated bit by bit.
     """
+    if model.table.bags and l2 is None and prior is None:
+        _choose_power(model, ads, loss)
     problem = _Problem(model, ads, loss, show)
     found = None
     if prior is not None:
-        problem.solve(prior.precision / (2 * len(ads)), prior.mean)
+        problem.solve(prior.precision / (2 * problem.rows), prior.mean)
         found = Prior(problem.weights, prior.precision + problem.information())
     elif l2 is None:
         found = problem.evident(passes)
@@ -81,6 +87,45 @@ def fit_exact(
     return fit
 
 
+def _choose_power(model: SparseLogisticRegression, ads: Ads, loss: nn.Module) -> None:
+    """Of bags: the power with the least loss of each half of a sample by the weights that are fitted to the other."""
+    start = {name: values.clone() for name, values in model.state_dict().items()}
+    step, losses = -(-len(ads) // SAMPLE), dict.fromkeys(POWERS, 0.0)
+    for power in POWERS:
+        for half in (0, step):
+            model.load_state_dict(start | {"power": torch.tensor(power)})
+            parts = (ads.take(slice(at, None, 2 * step)) for at in (half, step - half))
+            fitted, other = (_Problem(model, part, loss, lambda share: None) for part in parts)
+            fitted.evident(rounds=2)
+            losses[power] += other.measured(fitted.point, torch.zeros(()), None)[0]
+    model.load_state_dict(start | {"power": torch.tensor(min(POWERS, key=lambda power: losses[power]))})
+
+
+class _Part(NamedTuple):
+    """Some ads: rows of the table one ad after the other, equally many each or ``sizes``; the share of each row, labels
+    and how much each ad counts."""
+
+    rows: Tensor
+    fields: int
+    sizes: Tensor | None
+    share: Tensor | None
+    labels: Tensor
+    worth: Tensor
+
+    def logits(self, bias: Tensor, weight: Tensor) -> Tensor:
+        looked_up = weight.index_select(0, self.rows)
+        if self.sizes is None:
+            return bias + looked_up.view(-1, self.fields).sum(1)
+        looked_up = looked_up if self.share is None else looked_up * self.share
+        return bias + torch.segment_reduce(looked_up, "sum", lengths=self.sizes)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Values of the ads at each of their rows."""
+        if self.sizes is None:
+            return values[:, None].expand(-1, self.fields).flatten()
+        return values.repeat_interleave(self.sizes)
+
+
 class _Problem:
     """Mean loss + Σ_j penalty_j (w_j - centre_j)² as a function of bias and weights, with its gradient; of the ads some
     at a time."""
@@ -88,16 +133,24 @@ class _Problem:
     def __init__(self, model: SparseLogisticRegression, ads: Ads, function: Any, show: Callable[[float], None]):
         self.model, self.ads, self.function, self.show = model, ads, function, show
         self.passes, self.loss = 0, math.nan
+        self.kept = [*self._parts()] if ads.features.numel() <= KEPT else None
+        labels, worth = (torch.cat(parts) for parts in zip(*((x.labels, x.worth) for x in self.parts()), strict=True))
+        self.rows = rows_of(worth.cpu().numpy(), labels.cpu().numpy()) * len(ads)  # whose likelihood this is
         # no slope is larger: |worth (sigmoid(z) - label)| <= worth max(1, label)
-        steepest = max(float((worth * labels.clamp(min=1)).max()) for _, _, labels, worth in self._parts())
+        steepest = float((worth * labels.clamp(min=1)).max())
         places = len(ads) * len(model.table.starts)
         self.scale = 2.0 ** (61 - math.ceil(math.log2(places * max(steepest, 1e-30))))
 
     @property
     def weights(self) -> Tensor:
-        return self.model.table.weight.detach().view(-1).double()
+        return self.point[1:]
 
-    def evident(self, passes: int) -> Prior:
+    @property
+    def point(self) -> Tensor:
+        """Bias and weights."""
+        return torch.cat([self.model.bias.detach().view(1), self.model.table.weight.detach().view(-1)]).double()
+
+    def evident(self, passes: int = PASSES, rounds: int = ROUNDS) -> Prior:
         """Solve with the penalty of each column that the ads speak for: γ_f = Σ_j (1 - posterior_j / variance_f) of its
         weights are determined by the ads, and variance_f = Σ_j w_j² / γ_f."""
         fields = self.model.table.field_of_rows()
@@ -106,9 +159,9 @@ class _Problem:
             return values.new_zeros(len(self.model.table.values)).index_add_(0, fields, values)
 
         variances = torch.full_like(total(self.weights), FIRST)
-        for number in range(ROUNDS):
+        for number in range(rounds):
             last = number == ROUNDS - 1
-            self.solve(1 / (2 * len(self.ads) * variances)[fields], most=passes if last else SHORT)
+            self.solve(1 / (2 * self.rows * variances)[fields], most=passes if last else SHORT)
             known = self.information()
             if not last:
                 determined = total(known / (known + 1 / variances[fields])).clamp(min=1e-3)
@@ -116,23 +169,17 @@ class _Problem:
         return Prior(self.weights, known + 1 / variances[fields])
 
     def information(self) -> Tensor:
-        """Of each weight, Σ ctr (1 - ctr) over the ads that have its value, each as often as it counts."""
+        """Of each weight, Σ ctr (1 - ctr) over the rows that have its value."""
         sums = torch.zeros_like(self.weights)
-        for ids, share, _, worth in self._parts():
-            ctr = torch.sigmoid(self._logits(self.model.bias.detach().double(), self.weights, ids, share))
-            one = (ctr * (1 - ctr) * worth)[:, None].expand(ids.shape)
-            sums.index_add_(0, ids.flatten(), (one if share is None else one * share.square()).flatten())
-        return sums
-
-    @staticmethod
-    def _logits(bias: Tensor, weight: Tensor, ids: Tensor, share: Tensor | None) -> Tensor:
-        looked_up = weight[ids] if share is None else weight[ids] * share
-        return bias + looked_up.sum(1)
+        for part in self.parts():
+            ctr = torch.sigmoid(part.logits(self.point[0], self.weights))
+            known = part.spread(ctr * (1 - ctr) * part.worth)
+            sums.index_add_(0, part.rows, known if part.share is None else known * part.share**2)
+        return sums * (self.rows / len(self.ads))
 
     def solve(self, penalty: Tensor, centre: Tensor | None = None, most: int = PASSES) -> None:
         model = self.model
-        start = torch.cat([model.bias.detach().view(1), model.table.weight.detach().view(-1)]).double()
-        point = nn.Parameter(start)
+        point = nn.Parameter(self.point)
         steps = torch.optim.LBFGS(
             [point],
             max_iter=most,
@@ -156,17 +203,14 @@ class _Problem:
         bias, weight = point[0], point[1:]
         total = 0.0
         sums = torch.zeros(1 + len(weight), dtype=torch.int64, device=point.device)
-        for ids, share, labels, worth in self._parts():
-            logits = self._logits(bias, weight, ids, share)
-            total += float(cross_entropy(logits, labels, worth, "sum"))
-            slope = (torch.sigmoid(logits) - labels) * worth * self.scale
+        for part in self.parts():
+            logits = part.logits(bias, weight)
+            total += float(cross_entropy(logits, part.labels, part.worth, "sum"))
+            slope = (torch.sigmoid(logits) - part.labels) * part.worth * self.scale
             whole = slope.round().long()
             sums[0] += whole.sum()
-            if share is None:
-                whole = whole.repeat_interleave(ids.shape[1])
-            else:
-                whole = (slope[:, None] * share).round_().long().flatten()
-            sums[1:].index_add_(0, ids.flatten(), whole)
+            whole = part.spread(whole) if part.share is None else (part.spread(slope) * part.share).round_().long()
+            sums[1:].index_add_(0, part.rows, whole)
         gradient = sums.double() / (self.scale * len(self.ads))
         away = weight if centre is None else weight - centre
         gradient[1:] += 2 * penalty * away
@@ -175,17 +219,27 @@ class _Problem:
         self.show(min(0.99, self.passes / PASSES))
         return self.loss + float((penalty * away.square()).sum()), gradient
 
-    def _parts(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor, Tensor]]:
-        """Rows of the table, their shares in bags, labels, and how much ads count, of some ads after the other."""
-        ads, table, loss = self.ads, self.model.table, self.function
+    def parts(self) -> Iterable[_Part]:
+        """Some ads after the other."""
+        return self._parts() if self.kept is None else self.kept
+
+    def _parts(self) -> Iterator[_Part]:
+        ads, model, table, loss = self.ads, self.model, self.model.table, self.function
+        first = torch.tensor([x for slots in table.slots for x in [True] + [False] * (slots - 1)])
         for begin in range(0, len(ads), CHUNK):
             some = slice(begin, begin + CHUNK)
             given = (ads.clicks, ads.exposure, ads.bids, ads.teacher, ads.weights)
             columns: list[Any] = [None if x is None else x[some].to(table.starts.device, torch.float64) for x in given]
             clicks, exposure, bids, teacher, weights = columns
             labels = clicks if exposure is None else clicks / exposure
-            worth = bids**loss.power
-            ids = ads.features[some].to(table.starts.device)
-            share = all_shares(ids, table.slots, torch.float64) if table.bags else None
             labels = labels if teacher is None or loss.value == "clicks" else teacher
-            yield ids + table.starts, share, labels, worth if weights is None else worth * weights
+            worth = bids**loss.power if weights is None else bids**loss.power * weights
+            ids = ads.features[some].to(table.starts.device)
+            rows, sizes, share = ids + table.starts, None, None
+            if table.bags:  # of unused slots only the first of a bag without values
+                of_columns = model.fields.argmax(1)
+                counts = model.counts(ids).double()[:, of_columns]
+                used = (ids != MISSING) | ((counts == 0) & first.to(ids.device))
+                rows, sizes = rows[used], used.sum(1)
+                share = None if model.power == 0 else counts[used].clamp(min=1) ** -model.power.double()
+            yield _Part(rows.flatten(), len(table.slots), sizes, share, labels, worth)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bidwise.training.run import Run
 
 SICK = ("logits not", "bids not", "clicks outside", "teacher outside", "rank term")  # findings of `diagnose`
-SHOWN = 5  # rows that an error names
+_SHOWN = 5  # rows that an error names
 
 
 class NotFiniteError(InputError):
@@ -68,23 +68,20 @@ class Guard:
 
 def not_finite(run: Run, losses: Tensor) -> NotFiniteError:
     """Diagnosis of the current batch of ``run``, with its gradients still present."""
-    assert run.epoch is not None
     position, number = run.position, run.position.batches
-    start, stop = run.epoch.bounds(number)
-    rows = (run.epoch.rows(start, stop) % len(run.train)).cpu()
+    start, stop = run.under_way.bounds(number)
+    rows = (run.under_way.order[:, start:stop] % len(run.train)).cpu()
     bad = ~torch.isfinite(losses.reshape(-1))
-    who = f" for {int(bad.sum())} of {losses.numel()} members" if losses.dim() and bool(bad.any()) else ""
     broken = [
         name
         for name, parameter in run.model.named_parameters()
         if (g := parameter.grad) is not None and not bool(torch.isfinite(g._values() if g.is_sparse else g).all())
     ]
-    first = int(bad.nonzero()[0]) if bool(bad.any()) else 0  # the member that is looked at
-    diagnosis = _diagnosis(run, rows, first)
-    alarms = [each for each in (diagnosis or {"alarms": []})["alarms"] if each.startswith(SICK)]
+    diagnosis = _diagnosis(run, int(bad.byte().argmax()))  # of the first member that is lost
+    alarms = [alarm for alarm in (diagnosis or {"alarms": []})["alarms"] if alarm.startswith(SICK)]
     error = NotFiniteError(
         f"the {'loss is' if bool(bad.any()) else 'gradient is'} not finite in batch {number + 1} of epoch "
-        f"{position.passes + 1}{who}, {stop - start:,} ads, rows {_some(rows[0].tolist())} of train; "
+        f"{position.passes + 1}{members_lost(losses)}, {stop - start:,} ads, rows {_some(rows[0].tolist())} of train; "
         f"{run.explained(alarms)}"
     )
     error.found = {
@@ -98,6 +95,12 @@ def not_finite(run: Run, losses: Tensor) -> NotFiniteError:
     return error
 
 
+def members_lost(losses: Tensor) -> str:
+    """How many members have a loss that is not finite, if there are members and some have one."""
+    lost = int((~torch.isfinite(losses)).sum())
+    return f" for {lost} of {losses.numel()} members" if losses.dim() and lost else ""
+
+
 def _examined(loss: Any) -> Any:
     """The loss of a run as `diagnose` takes it; the default for losses of others and for several losses at once."""
     loss = loss.loss if isinstance(loss, AcrossRanks) else loss
@@ -106,24 +109,23 @@ def _examined(loss: Any) -> Any:
 
 
 def _some(rows: list[int]) -> str:
-    return ", ".join(map(str, rows[:SHOWN])) + (f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else "")
+    return ", ".join(map(str, rows[:_SHOWN])) + (f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else "")
 
 
-def _diagnosis(run: Run, rows: Tensor, member: int) -> dict[str, Any] | None:
-    """The diagnosis of a batch, with the logits that the weights before it give without dropout."""
-    assert run.epoch is not None
-    repeat, offsets = member % len(rows), run.epoch.offsets_of(run.position.batches)
-    ads, at = run.train, rows[repeat].to(run.train.bids.device)
-    features = ads.features.reshape(-1, len(ads), ads.width)[repeat][at]
-    columns = [ads.labels, ads.bids, *([] if ads.teacher is None else [ads.teacher])]
-    clicks, bids, *teacher = (column.reshape(-1, len(ads))[repeat][at].to(run.device) for column in columns)
+def _diagnosis(run: Run, member: int) -> dict[str, Any] | None:
+    """The diagnosis of the current batch, of all ranks, with the logits of a member before it and without dropout."""
+    batch = run.shuffle.batch(run.under_way, run.position.batches, part=(0, 1))
     with mode(run.model, training=False):
-        logits = logits_of(run.model, features if not run.members else features.expand(*run.members, *features.shape))
+        logits = logits_of(run.model, batch.features)
+
+    def own(column: Tensor) -> Tensor:
+        return column.expand_as(logits).reshape(-1, batch.ads)[member]
+
     try:
-        z, taught = logits.reshape(-1, len(at))[member].to(bids), teacher[0] if teacher else None
-        offsets = None if offsets is None else offsets.to(run.device)
-        found = diagnose(z, clicks, bids, offsets, teacher=taught, loss=_examined(run.loss))
+        z, clicks, bids = map(own, (logits, batch.clicks, batch.bids))
+        teacher = None if batch.teacher is None else own(batch.teacher)
+        found = diagnose(z.to(bids), clicks, bids, batch.offsets, teacher=teacher, loss=_examined(run.loss))
     except (ValueError, RuntimeError):  # a model of someone else's may do anything with a ruined batch
         return None
-    alarms = sorted(found.alarms, key=lambda each: not each.name.startswith(SICK))  # values that no loss can take first
-    return {"table": str(found), "alarms": [f"{each.name}: {each.found}. {each.advice}" for each in alarms]}
+    alarms = sorted(found.alarms, key=lambda alarm: not alarm.name.startswith(SICK))  # first what no loss can take
+    return {"table": str(found), "alarms": [f"{alarm.name}: {alarm.found}. {alarm.advice}" for alarm in alarms]}

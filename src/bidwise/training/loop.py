@@ -23,7 +23,7 @@ from bidwise.training.guard import NotFiniteError
 from bidwise.training.run import Position, Run
 from bidwise.training.validation import METRICS, Best, Fit, Metric
 
-SECONDS = 120  # between checkpoints, if evaluations are farther apart
+CHECKPOINT_SECONDS = 120  # between checkpoints, if evaluations are farther apart
 
 
 def fit(
@@ -116,7 +116,7 @@ def fit(
     if train.teacher is None and needs_teacher(loss):
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     with _on_device_of(model):
-        distributed.check_same(out="none" if out is None else "a folder")
+        distributed.check_ranks_agree(out="none" if out is None else "a folder")
         run = Run(model, train, valid, loss, metrics, options, seed, graph)
         folder = None
         if adam is not None:
@@ -142,7 +142,7 @@ def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | No
             evaluated = run.due()
             if evaluated:
                 run.evaluate()
-            if folder is not None and (evaluated or time.monotonic() - saved > SECONDS):
+            if folder is not None and (evaluated or time.monotonic() - saved > CHECKPOINT_SECONDS):
                 save_checkpoint(folder, run)
                 saved = time.monotonic()
             if progress is not None:
@@ -195,7 +195,7 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     """Restore ``run`` if the folder has a checkpoint, which all ranks must see."""
     path = folder / "checkpoint.pt"
     known = checksum(path) if path.exists() else None
-    distributed.check_same(checkpoint=known)
+    distributed.check_ranks_agree(checkpoint=known)
     if known is None:
         return
     there = load(path)

@@ -21,9 +21,9 @@ from bidwise.losses.named import LOSSES, BidWeightedLogLoss, Variants, WelfareLo
 from bidwise.models.layers import is_static, trust
 from bidwise.training.adam import Adam
 from bidwise.training.arguments import Options, check_no_sigmoid, check_ranks, log_losses, one_line, whole
-from bidwise.training.batches import Batch, Epoch, Resident, Shuffle, Streamed, fits
-from bidwise.training.guard import Guard, NotFiniteError, not_finite
-from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
+from bidwise.training.batches import AdBatch, Pass, Shuffle, fits
+from bidwise.training.guard import Guard, NotFiniteError, members_lost, not_finite
+from bidwise.training.validation import EPOCH_TOLERANCE, Fit, Metric, logits_across, mode, one_number_per_ad
 
 WARM = 3  # steps before a graph is captured: kernels are compiled, and one-time work is done
 ALARMS = 2  # of `diagnose`, in an error
@@ -67,15 +67,16 @@ class Run:
         }
         check_ranks(model, train, valid, self.settings)
         distributed.copy_first(list(model.state_dict().values()))
-        stays = train.features.device != self.device and not fits(train, self.device)
-        self.train = train.to(first.dtype) if stays else train.to(self.device).to(first.dtype)
+        if fits(train, self.device):
+            train = train.to(self.device)
+        self.train = train.to(first.dtype)
         self.valid = None if valid is None else valid.to(self.device).to(first.dtype)
         self.loss = unchecked(LOSSES[loss] if isinstance(loss, str) else loss)
         self.own_loss = isinstance(self.loss, OWN_LOSSES)
         if isinstance(self.loss, nn.Module):
             self.loss.to(self.device)
         randoms = [torch.Generator().manual_seed(k) for k in seeds]
-        self.shuffle = Shuffle(self.train, options.batch_size, randoms)
+        self.shuffle = Shuffle(self.train, options.batch_size, randoms, self.device)
         self.members = getattr(model, "members", torch.Size())
         self.share = 1 / log_losses(self.loss, self.members).to(self.device, first.dtype)  # of a loss that steps take
         if distributed.several():
@@ -88,12 +89,11 @@ class Run:
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and is_static(model):
             trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
-        self.source = Streamed(self.shuffle, self.device) if stays else Resident(self.shuffle)
         self.position = Position(randoms=self.shuffle.states)
-        self.epoch: Epoch | None = None  # the pass under way
         self.graph: Any = None
         self.wants_graph = self._wants_graph(graph)
         self.taken = 0  # steps since this object was made
+        self.begin()
 
     def config(self) -> dict[str, Any]:
         """The state that resumes a run."""
@@ -107,13 +107,13 @@ class Run:
     def due(self) -> bool:
         """Whether the next evaluation is."""
         target = min(self.options.every * (self.position.evaluations + 1), self.options.epochs)
-        return self.epochs_done >= target - NEAR
+        return self.epochs_done >= target - EPOCH_TOLERANCE
 
     def ended(self) -> bool:
         """Whether all epochs are done, or no metric has patience left."""
         patience = self.options.patience
         impatient = bool(self.fit.best) and all(bool(self.fit.stopped(name, patience).all()) for name in self.metrics)
-        return impatient or self.epochs_done >= self.options.epochs - NEAR
+        return impatient or self.epochs_done >= self.options.epochs - EPOCH_TOLERANCE
 
     def resume(self, position: Position) -> None:
         """Continue from ``position``: the pass is drawn again, and its finished part is skipped."""
@@ -124,8 +124,7 @@ class Run:
     def begin(self) -> None:
         """Draw the order of a pass; a GPU need not wait for the next one."""
         more = self.position.passes + 1 < self.options.epochs
-        self.epoch = self.shuffle.next(ahead=more and self.device.type == "cuda")
-        self.source.begin(self.epoch)
+        self.under_way: Pass = self.shuffle.next(ahead=more and self.device.type == "cuda")
 
     def train_on(self) -> None:
         """Train until the pass ends, an evaluation is due, or a second has gone by."""
@@ -146,20 +145,13 @@ class Run:
         position = self.position
         if self._passed:
             total = None if position.total is None else position.total.zero_()
-            self.position = position = Position(
-                position.passes + 1,
-                evaluations=position.evaluations,
-                total=total,
-                randoms=self.shuffle.states,
-            )
-            self.epoch = None
-        if self.epoch is None:
+            evaluations, randoms = position.evaluations, self.shuffle.states
+            self.position = position = Position(position.passes + 1, 0, 0, evaluations, total, 0, randoms)
             self.begin()
-            assert self.epoch is not None
         if self.options.schedule == "cosine":
             share = min(1.0, self.epochs_done / self.options.epochs)
             self.optimizer.set_rate(self.options.learning_rate * (1 + math.cos(math.pi * share)) / 2)
-        start, stop = self.epoch.bounds(position.batches)
+        start, stop = self.under_way.bounds(position.batches)
         self.advance(position.batches)
         position.counted += 1
         position.batches += 1
@@ -170,6 +162,7 @@ class Run:
         missing = {
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
             "one rank": not distributed.several(),
+            "room for the ads": self.shuffle.features.device == self.device,
             "auctions of one size": self.shuffle.whole is not None,
             "tables that kernels update": len(self.optimizer.tables) == len(self.optimizer.sums),
         }
@@ -179,9 +172,8 @@ class Run:
         return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
-        assert self.epoch is not None
         self.taken += 1
-        start, stop = self.epoch.bounds(number)
+        start, stop = self.under_way.bounds(number)
         if self.wants_graph and stop - start == self.shuffle.whole:
             if self.graph is None and self.taken > WARM:
                 from bidwise.kernels.graph import captured
@@ -189,14 +181,14 @@ class Run:
                 self.graph = captured(self, stop - start)
                 self.wants_graph = self.graph is not None
             if self.graph is not None:
-                self.graph.advance(self.source.locate(number))
+                self.graph.advance(start)
                 return
-        loss = self.step(self.source.batch(number))
+        loss = self.step(self.shuffle.batch(self.under_way, number))
         if self.position.total is None:
             self.position.total = torch.zeros_like(loss)
         self.position.total += loss
 
-    def step(self, batch: Batch) -> Tensor:
+    def step(self, batch: AdBatch) -> Tensor:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
         self.optimizer.zero_grad()
         logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
@@ -231,10 +223,9 @@ class Run:
         losses = self.losses
         if all(bool(torch.isfinite(x).all()) for x in (losses, *self.model.parameters())):
             return
-        lost = int((~torch.isfinite(losses)).sum())
-        who = f" for {lost} of {losses.numel()} members" if losses.dim() and lost else ""
-        what = "loss is" if lost else "weights are"
-        raise NotFiniteError(f"the {what} not finite after epoch {self.epochs_done:.4g}{who}; {self.explained()}")
+        what = "weights are" if bool(torch.isfinite(losses).all()) else "loss is"
+        when = f"after epoch {self.epochs_done:.4g}{members_lost(losses)}"
+        raise NotFiniteError(f"the {what} not finite {when}; {self.explained()}")
 
     def explained(self, alarms: Sequence[str] = ()) -> str:
         """Why a loss may not be finite, and remedies; ``alarms`` of the diagnosis first."""
@@ -274,7 +265,7 @@ class Run:
 
     def _evaluated(self) -> float:
         """Epochs at this evaluation; if a batch reaches several of them, only the last counts."""
-        done, every = self.epochs_done + NEAR, self.options.every
+        done, every = self.epochs_done + EPOCH_TOLERANCE, self.options.every
         self.position.evaluations = max(self.position.evaluations + 1, int(done / every))
         return self.options.epochs if done >= self.options.epochs else whole(every * self.position.evaluations)
 

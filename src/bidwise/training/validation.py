@@ -24,7 +24,7 @@ from bidwise.models.widening import Prior
 from bidwise.segments import Auctions
 
 State = dict[str, Tensor]
-NEAR = 1e-9  # of an epoch: tolerance for sums of fractions
+EPOCH_TOLERANCE = 1e-9  # for sums of fractions
 ALONE = 2**14  # numbers that torch leaves to one thread: several would round sums, and the ends of their parts, apart
 NUMBERS_AT_ONCE = {"cpu": 2**21, "cuda": 2**27}  # features and activations in flight while predicting
 
@@ -256,4 +256,4 @@ class Fit:
         if patience is None or not self.history:
             return torch.zeros_like(best.epoch, dtype=torch.bool)
         done: float = self.history[-1]["epoch"]
-        return best.epoch.double() <= done - patience + NEAR
+        return best.epoch.double() <= done - patience + EPOCH_TOLERANCE
