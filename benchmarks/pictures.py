@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.crosses import ORIGINS
 from benchmarks.harness import DOCS, RESULTS, read
 from benchmarks.rivals import METHODS, compared
 from bidwise.report.drawing import COLOURS, SOFT, STYLE, UNCLEAR
@@ -125,7 +126,29 @@ def loss_scaling() -> Figure:
     return figure
 
 
-PICTURES = (losses, coverage, power, loss_scaling)
+def crosses() -> Figure:
+    """Combinations that the search of `bidwise train` finds in three tables, in its order, and those that it misses."""
+    rows = read("crosses")
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, len(kinds)), kinds, strict=True):
+        here = [row for row in reversed(rows) if row["kind"] == kind]
+        for place, row in enumerate(here):
+            colour = (COLOURS[0], COLOURS[1], SOFT)[ORIGINS.index(row["origin"])]
+            axes.plot(0, place, "o", color=colour, fillstyle="full" if row["place"] else "none", clip_on=False)
+        axes.set_yticks(range(len(here)), [row["combination"] for row in here], fontsize=7)
+        axes.set(title=kind, xticks=[], xlim=(0, 1))
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        axes.grid(False)
+    for colour, label in zip((COLOURS[0], COLOURS[1], SOFT), ORIGINS, strict=True):
+        axes.plot([], [], "o", color=colour, label=f"found: {label}")
+    axes.plot([], [], "o", color=COLOURS[0], fillstyle="none", label="missed")
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
+PICTURES = (losses, coverage, power, loss_scaling, crosses)
 MEASURED = {rivals: "rivals"}  # drawn once there are results
 
 

@@ -179,6 +179,15 @@ def test_pictures_are_those_of_the_committed_results(tmp_path):
     assert stale == [], "run python -m benchmarks.pictures"
 
 
+def test_the_guide_quotes_the_combinations_that_were_found():
+    with (ROOT / "benchmarks" / "results" / "crosses.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    places = [row["place"] for row in rows if row["origin"] == "made with it"]
+    found = f"found {sum(map(bool, places))} of the {len(places)} combinations that they were made with"
+    assert found in words_of("docs/guides/train.md")
+    assert all(row["origin"] != "other" for row in rows)  # none is unrelated
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/results/paper.md", "docs/results/simulations.md"])
 def test_quoted_intervals_are_in_the_tables_of_the_committed_runs(page):
     number = r"[+−]\d+\.\d+"
