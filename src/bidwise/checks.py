@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -153,3 +156,17 @@ def _ids_or_sizes(found: Tensor, ads: int) -> str:
     add_up = int(found.sum()) == ads and bool((found >= 0).all())
     sizes = "sizes of auctions, which add up to the ads? Pass bidwise.offsets(sizes=sizes)" if add_up else ""
     return "; are these " + ", or ".join(filter(None, (sizes, ids))) if ids or sizes else ""
+
+
+def no_second_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward pass that raises an error for ``create_graph=True``: its gradient would silently be a constant."""
+
+    @wraps(backward)
+    def checked(ctx: Any, *gradients: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "kernels and exchanges between ranks have no second derivative; compute it in one process on a CPU"
+            )
+        return backward(ctx, *gradients)
+
+    return checked

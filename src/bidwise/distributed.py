@@ -19,9 +19,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from bidwise.checks import InputError
+from bidwise.checks import InputError, no_second_derivative
 
 _PATIENCE = timedelta(hours=24)  # with rank 0, which may read a large table while the others wait
 RESUMES = "the same command resumes from the last checkpoint, with any number of ranks"
@@ -198,7 +197,7 @@ class _Gathered(torch.autograd.Function):
         return stacked(local)
 
     @staticmethod
-    @once_differentiable
+    @no_second_derivative
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         if ctx.alike:
             return count() * gradient[rank()], None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from bidwise.checks import no_second_derivative
 from bidwise.kernels.triton_or_none import jit, tl, triton
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class _LookUp(torch.autograd.Function):
         return F.embedding(ids + starts, weight)
 
     @staticmethod
-    @once_differentiable
+    @no_second_derivative
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
         (ids,) = ctx.saved_tensors
         gradient = gradient.contiguous()
@@ -96,7 +96,7 @@ class _Factorized(torch.autograd.Function):
         return linear, flat if padded else flat[:, :columns]
 
     @staticmethod
-    @once_differentiable
+    @no_second_derivative
     def backward(ctx: Any, d_linear: Tensor, d_flat: Tensor) -> tuple[None, ...]:
         weight, ids, starts = ctx.saved_tensors
         (ads, fields), width = ids.shape, weight.shape[1]
@@ -121,7 +121,7 @@ class _Product(torch.autograd.Function):
         return inputs @ weight
 
     @staticmethod
-    @once_differentiable
+    @no_second_derivative
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
         kind = gradient.dtype  # of the product, which autocast may have chosen
@@ -150,7 +150,7 @@ class _Activated(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @no_second_derivative
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
         ads, units = out.shape
