@@ -335,17 +335,6 @@ def test_keys_group_the_ads_and_stay_with_them():
     assert again.groups["slot"].tolist() == ads.groups["slot"][[5, 0]].tolist()
 
 
-def test_propensities_are_probabilities_above_0():
-    some = [0.5, 1.0, 0.25, 1e-6, 1.0, 0.1]
-    ads = read(COLUMNS | {"p": some, "auction": list("xyxzzz")}, propensity="p")
-    assert ads.propensity.tolist() == [0.5, 0.25, 1.0, 1e-6, 1.0, 0.1]
-    for wrong in (0.0, 1.01, -0.5):
-        with pytest.raises(InputError, match=f"found {wrong:g}; a propensity must be above 0 and at most 1"):
-            read(COLUMNS | {"p": [*some[:-1], wrong]}, propensity="p")
-    with pytest.raises(InputError, match="propensity must be a column of its own, not also ctr"):
-        read(COLUMNS, propensity="model")
-
-
 @pytest.mark.parametrize("kind", ["parquet", "csv", None])
 def test_a_number_is_what_all_ads_bid_unless_a_column_is_called_so(tmp_path, kind):
     def table(columns):

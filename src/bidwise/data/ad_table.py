@@ -18,7 +18,7 @@ from bidwise.data.columns import read_numbers, spelled
 from bidwise.data.table_files import BadRow, Table, open_table
 from bidwise.values import Floats
 
-_OWN = ("click", "bid", "propensity", "auction")  # roles of columns that have no other
+_OWN = ("click", "bid", "auction")  # roles of columns that have no other
 _CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
@@ -34,7 +34,6 @@ class AdTable:
     truth: Floats | None = None
     position: NDArray[np.int64] | None = None
     weights: Floats | None = None
-    propensity: Floats | None = None  # probability with which the log chose the ad
     groups: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # of every ad, for each of the keys
     labels: dict[str, list[str]] = field(default_factory=dict)  # names of the groups of a key
     left_out: int = 0
@@ -49,7 +48,7 @@ class AdTable:
 
     def rows(self, order: NDArray[np.int64], offsets: NDArray[np.int64], **changes: Any) -> AdTable:
         """The ads at ``order``, cut into auctions at ``offsets``."""
-        per_ad = ("clicks", "bids", "truth", "position", "weights", "propensity")
+        per_ad = ("clicks", "bids", "truth", "position", "weights")
         taken: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[order] for name in per_ad}
         for name in ("ctr", "groups"):
             taken[name] = {key: column[order] for key, column in getattr(self, name).items()}
@@ -66,7 +65,6 @@ def read_ads(
     truth: str | None = None,
     position: str | None = None,
     weight: str | None = None,
-    propensity: str | None = None,
     keys: Mapping[str, Sequence[str]] | None = None,
     slots: int | None = None,
     name: str = "table",
@@ -81,7 +79,6 @@ def read_ads(
         ctr: columns of predictions.
         bid: a column, or a number that all ads bid; text that is a number is one unless a column is called so.
         auction: the column or the columns that name the auction.
-        propensity: column of the probability with which the log chose the ad, in (0, 1].
         keys: columns by which ads are grouped, ``{"pool": ["keyword", "day"]}``, into ``groups`` and ``labels``.
         slots: the largest position.
         name: the name of a table in memory, for errors.
@@ -95,7 +92,6 @@ def read_ads(
     named: list[Any] = [] if auction is None else [*auction] if isinstance(auction, list | tuple) else [auction]
     keys = {key: list(columns) for key, columns in (keys or {}).items()}
     by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
-    by_role |= {"propensity": propensity}
     numeric = [*ctr, *(column for column in by_role.values() if column is not None)]
     text = [*named, *chain.from_iterable(keys.values())]
     for column in [*numeric, *text]:
@@ -128,7 +124,6 @@ def read_ads(
         truth=None if truth is None else read[truth],
         position=None if position is None else read[position].astype(np.int64),
         weights=None if weight is None else read[weight] / read[weight].mean(),
-        propensity=None if propensity is None else read[propensity],
         groups={key: ids for key, (ids, _) in grouped.items()},
         labels={key: labels for key, (_, labels) in grouped.items()},
     )
@@ -150,13 +145,11 @@ def checked_numbers(
 
     last = np.inf if slots is None else slots
     number = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
-    chance = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
     ranges: dict[str, tuple[float, float, str]] = {
         "click": (0, 1, "a click must be 0 or 1"),
         "bid": (*USUAL, "a bid must be above 0, from 1e-100 to 1e100; drop ads without a bid"),
         "truth": (0, 1, "a true CTR must be in [0, 1]"),
         "weight": (*USUAL, "a weight must be above 0, from 1e-100 to 1e100"),
-        "propensity": (USUAL[0], 1, chance),
         "position": (1, last, number),
     }
     for role, column in [*(("ctr", column) for column in ctr), *roles.items()]:
