@@ -93,34 +93,35 @@ def fit_exact(
 
 def _choose_power(model: SparseLogisticRegression, ads: Ads, loss: nn.Module) -> None:
     """Of bags: the power with the least loss of each half of a sample by the weights that are fitted to the other."""
-    start = {name: values.clone() for name, values in model.state_dict().items()}
-    step, losses = -(-len(ads) // SAMPLE), dict.fromkeys(POWERS, 0.0)
+    step, losses = -(-len(ads) // SAMPLE), {}
+    one, other = (ads.take(slice(at, None, 2 * step)) for at in (0, step))
     for power in POWERS:
-        for half in (0, step):
-            model.load_state_dict(start | {"power": torch.tensor(power)})
-            parts = (ads.take(slice(at, None, 2 * step)) for at in (half, step - half))
-            fitted, other = (_Problem(model, part, loss, lambda share: None) for part in parts)
-            fitted.evident(rounds=2)
-            losses[power] += other.measured(fitted.point, torch.zeros(()), None)[0]
-    model.load_state_dict(start | {"power": torch.tensor(min(POWERS, key=lambda power: losses[power]))})
+        model.power.fill_(power)
+        losses[power] = sum(_loss_of_others(model, *parts, loss=loss) for parts in ((one, other), (other, one)))
+    model.power.fill_(min(POWERS, key=lambda power: losses[power]))
 
 
 def _weighted_by_age(model: SparseLogisticRegression, ads: Ads, loss: nn.Module) -> Ads:
     """The ads with weights that halve every so often, if those of a sample predict its newest fifth better."""
-    start = {name: values.clone() for name, values in model.state_dict().items()}
     sample = ads.take(slice(None, None, -(-len(ads) // (2 * SAMPLE))))
     assert sample.age is not None
     order = sample.age.argsort(stable=True)
     new, old = sample.take(order[: len(order) // 5]), sample.take(order[len(order) // 5 :])
     losses = {}
     for half_life in HALF_LIVES:
-        model.load_state_dict(start)
-        fitted, other = (_Problem(model, part, loss, lambda share: None) for part in (_halved(old, half_life), new))
-        fitted.evident(rounds=2)
-        loss_of_new = other.measured(fitted.point, torch.zeros(()), None)[0] * other.rows
-        losses[loss_of_new + (GAIN if half_life < math.inf else 0.0)] = half_life
+        handicap = GAIN if half_life < math.inf else 0.0
+        losses[half_life] = _loss_of_others(model, _halved(old, half_life), new, loss=loss) + handicap
+    return _halved(ads, min(HALF_LIVES, key=lambda half_life: losses[half_life]))
+
+
+def _loss_of_others(model: SparseLogisticRegression, ads: Ads, others: Ads, *, loss: nn.Module) -> float:
+    """The summed loss of others by weights that are fitted to the ads; those of the model stay."""
+    start = {name: values.clone() for name, values in model.state_dict().items()}
+    fitted, other = (_Problem(model, part, loss, lambda share: None) for part in (ads, others))
+    fitted.evident(rounds=2)
+    value = other.measured(fitted.point, torch.zeros(()), None)[0] * other.rows
     model.load_state_dict(start)
-    return _halved(ads, losses[min(losses)])
+    return value
 
 
 def _halved(ads: Ads, half_life: float) -> Ads:
