@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from bidwise.data.ads import Ads
-from bidwise.evaluation.calibration import GAIN, rows_of
+from bidwise.evaluation.calibration import rows_of
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import BidWeightedLogLoss
 from bidwise.models.categorical import SparseLogisticRegression
@@ -36,7 +35,6 @@ VARIANCES = (1e-3, 3.0)  # of the weights of a column, the smallest and the larg
 FIRST = 0.05  # variance that the rounds begin with
 POWERS = (0.0, 0.5, 1.0)  # of the number of values in a bag: their sum, between, their mean
 SAMPLE = 2**15  # ads that choose among them
-HALF_LIVES = (math.inf, 0.5, 0.25)  # of the weight of an ad, as parts of the time of all
 
 
 def solvable(model: nn.Module, loss: nn.Module) -> bool:
@@ -69,8 +67,6 @@ def fit_exact(
     """
     if model.table.bags and l2 is None and prior is None:
         _choose_power(model, ads, loss)
-    if ads.age is not None and l2 is None and prior is None:
-        ads = _weighted_by_age(model, ads, loss)
     problem = _Problem(model, ads, loss, show)
     found = None
     if prior is not None:
@@ -101,19 +97,6 @@ def _choose_power(model: SparseLogisticRegression, ads: Ads, loss: nn.Module) ->
     model.power.fill_(min(POWERS, key=lambda power: losses[power]))
 
 
-def _weighted_by_age(model: SparseLogisticRegression, ads: Ads, loss: nn.Module) -> Ads:
-    """The ads with weights that halve every so often, if those of a sample predict its newest fifth better."""
-    sample = ads.take(slice(None, None, -(-len(ads) // (2 * SAMPLE))))
-    assert sample.age is not None
-    order = sample.age.argsort(stable=True)
-    new, old = sample.take(order[: len(order) // 5]), sample.take(order[len(order) // 5 :])
-    losses = {}
-    for half_life in HALF_LIVES:
-        handicap = GAIN if half_life < math.inf else 0.0
-        losses[half_life] = _loss_of_others(model, _halved(old, half_life), new, loss=loss) + handicap
-    return _halved(ads, min(HALF_LIVES, key=lambda half_life: losses[half_life]))
-
-
 def _loss_of_others(model: SparseLogisticRegression, ads: Ads, others: Ads, *, loss: nn.Module) -> float:
     """The summed loss of others by weights that are fitted to the ads; those of the model stay."""
     start = {name: values.clone() for name, values in model.state_dict().items()}
@@ -122,14 +105,6 @@ def _loss_of_others(model: SparseLogisticRegression, ads: Ads, others: Ads, *, l
     value = other.measured(fitted.point, torch.zeros(()), None)[0] * other.rows
     model.load_state_dict(start)
     return value
-
-
-def _halved(ads: Ads, half_life: float) -> Ads:
-    """The ads with weights that halve in this part of the time between the oldest and the newest."""
-    assert ads.age is not None
-    age = ads.age.double() - ads.age.min()
-    weights = 0.5 ** (age / (half_life * age.max().clamp(min=1e-9))) * (1.0 if ads.weights is None else ads.weights)
-    return ads if half_life == math.inf else replace(ads, weights=weights / weights.mean())
 
 
 class _Part(NamedTuple):
