@@ -64,7 +64,7 @@ def test_every_column_is_in_the_fingerprint():
     same = fingerprint(some_ads())
     assert fingerprint(ads) == same
     assert same.startswith("(23, 2) ads, checksum ")
-    others = {"offsets": torch.tensor([0, 23]), "auction_size": 5, "exposure": torch.ones(23), "age": torch.ones(23)}
+    others = {"offsets": torch.tensor([0, 23]), "auction_size": 5, "exposure": torch.ones(23)}
     for field in dataclasses.fields(ads):
         if field.name in others:
             changed = others[field.name]

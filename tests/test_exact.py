@@ -113,24 +113,3 @@ def test_sampled_and_weighted_ads_count_as_the_rows_that_they_stand_for():
     errors = [float((x.logit() - truth.logit()).square().mean()) for x in ctr]
     assert errors[1] < 1.4 * errors[0]
     assert float(ctr[1].mean()) == pytest.approx(float(ctr[0].mean()), rel=0.1)
-
-
-@pytest.mark.parametrize("drifts", [False, True])
-def test_old_ads_count_less_where_clicks_drift(drifts):
-    """Effects of the values of the first column that turn around in the middle, or stay."""
-    random = torch.Generator().manual_seed(4)
-    ids = torch.stack([torch.randint(0, n, (24_000,), generator=random) for n in CARDINALITIES], dim=1).int()
-    age = 1 - torch.arange(24_000) / 24_000
-    effects = torch.randn(CARDINALITIES[0], generator=random)[ids[:, 0].long()]
-    effects = torch.where((age > 0.5) & torch.tensor(drifts), -effects, effects)
-    clicks = (torch.rand(24_000, generator=random) < torch.sigmoid(effects - 1)).float()
-    models = [SparseLogisticRegression(CARDINALITIES, std=0.0) for _ in range(2)]
-    for model, known in zip(models, (age, None), strict=True):
-        ads = Ads(ids, clicks, torch.ones(24_000), age=known)
-        exact.fit_exact(model, ads, loss=Recipe().loss_function, l2=None)
-    newest = slice(20_000, None)
-    errors = [float((model(ids[newest]).detach() - effects[newest] + 1).square().mean()) for model in models]
-    if drifts:
-        assert errors[0] < 0.5 * errors[1]
-    else:
-        assert all(torch.equal(x, models[1].state_dict()[name]) for name, x in models[0].state_dict().items())

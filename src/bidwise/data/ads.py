@@ -13,7 +13,7 @@ from bidwise.checks import InputError, check_ads, check_between, check_bids, che
 from bidwise.data.groups import offsets, tensor_of
 from bidwise.run_folder import checksum
 
-_COLUMNS = ("clicks", "bids", "teacher", "truth", "weights", "exposure", "age")  # one number per ad
+_COLUMNS = ("clicks", "bids", "teacher", "truth", "weights", "exposure")  # one number per ad
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ class Ads:
         truth: their true CTR, known only in simulations.
         weights: how much each ad counts, above 0; ``None``: all alike.
         exposure: the multiplier of the slot an ad was logged in, in (0, 1]; a click then counts 1 / exposure.
-        age: from 0, the newest of a table, to 1, its oldest.
         auction_size: of ads that were not in auctions, how many compete: validation measures all auctions of this many
             that could be drawn.
 
@@ -47,7 +46,6 @@ class Ads:
     truth: Tensor | None = None
     weights: Tensor | None = None
     exposure: Tensor | None = None
-    age: Tensor | None = None
     auction_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -176,7 +174,7 @@ def fingerprint(ads: Ads, rows: int | None = None) -> str:
     With ``rows``, so many of each column, evenly spaced, are enough to tell.
     """
     step = 1 if rows is None else max(1, len(ads) // rows)
-    per_ad = (ads.clicks, ads.bids, ads.teacher, ads.truth, ads.offsets, ads.weights, ads.exposure, ads.age)
+    per_ad = (ads.clicks, ads.bids, ads.teacher, ads.truth, ads.offsets, ads.weights, ads.exposure)
     sums = [int(checksum(ads.features[..., ::step, :]), 16)]
     sums += [0 if column is None else int(checksum(column[..., ::step]), 16) for column in per_ad]
     sums += [] if ads.auction_size is None else [ads.auction_size]

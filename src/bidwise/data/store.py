@@ -31,7 +31,6 @@ TYPES: dict[str, DTypeLike] = {
     "truth": np.float32,
     "weights": np.float32,
     "exposure": np.float32,
-    "age": np.float32,
     "offsets": np.int64,
 }
 

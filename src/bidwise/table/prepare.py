@@ -463,9 +463,6 @@ class _Rows:
         columns |= {name: known[role] for role, name in names.items() if role in known}
         if "position" in known:
             columns["exposure"] = np.asarray(self.data.slots)[known["position"].astype(np.int64) - 1]
-        if self.times is not None:
-            first, last = self.order.min(), self.order.max()
-            columns["age"] = (last - self.order[part]) / max(last - first, 1)
         return columns
 
     def test_ads(self, part: Split) -> pl.DataFrame:

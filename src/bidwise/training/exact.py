@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from bidwise.data.ads import Ads
-from bidwise.evaluation.calibration import GAIN, rows_of
+from bidwise.evaluation.calibration import rows_of
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import BidWeightedLogLoss
 from bidwise.models.categorical import SparseLogisticRegression
@@ -36,7 +35,6 @@ VARIANCES = (1e-3, 3.0)  # of the weights of a column, the smallest and the larg
 FIRST = 0.05  # variance that the rounds begin with
 POWERS = (0.0, 0.5, 1.0)  # of the number of values in a bag: their sum, between, their mean
 SAMPLE = 2**15  # ads that choose among them
-HALF_LIVES = (math.inf, 0.5, 0.25)  # of the weight of an ad, as parts of the time of all
 
 
 def solvable(model: nn.Module, loss: nn.Module) -> bool:
@@ -69,8 +67,6 @@ def fit_exact(
     """
     if model.table.bags and l2 is None and prior is None:
         _choose_power(model, ads, loss)
-    if ads.age is not None and l2 is None and prior is None:
-        ads = _weighted_by_age(model, ads, loss)
     problem = _Problem(model, ads, loss, show)
     found = None
     if prior is not None:
@@ -93,42 +89,22 @@ def fit_exact(
 
 def _choose_power(model: SparseLogisticRegression, ads: Ads, loss: nn.Module) -> None:
     """Of bags: the power with the least loss of each half of a sample by the weights that are fitted to the other."""
-    start = {name: values.clone() for name, values in model.state_dict().items()}
-    step, losses = -(-len(ads) // SAMPLE), dict.fromkeys(POWERS, 0.0)
+    step, losses = -(-len(ads) // SAMPLE), {}
+    one, other = (ads.take(slice(at, None, 2 * step)) for at in (0, step))
     for power in POWERS:
-        for half in (0, step):
-            model.load_state_dict(start | {"power": torch.tensor(power)})
-            parts = (ads.take(slice(at, None, 2 * step)) for at in (half, step - half))
-            fitted, other = (_Problem(model, part, loss, lambda share: None) for part in parts)
-            fitted.evident(rounds=2)
-            losses[power] += other.measured(fitted.point, torch.zeros(()), None)[0]
-    model.load_state_dict(start | {"power": torch.tensor(min(POWERS, key=lambda power: losses[power]))})
+        model.power.fill_(power)
+        losses[power] = sum(_loss_of_others(model, *parts, loss=loss) for parts in ((one, other), (other, one)))
+    model.power.fill_(min(POWERS, key=lambda power: losses[power]))
 
 
-def _weighted_by_age(model: SparseLogisticRegression, ads: Ads, loss: nn.Module) -> Ads:
-    """The ads with weights that halve every so often, if those of a sample predict its newest fifth better."""
+def _loss_of_others(model: SparseLogisticRegression, ads: Ads, others: Ads, *, loss: nn.Module) -> float:
+    """The summed loss of others by weights that are fitted to the ads; those of the model stay."""
     start = {name: values.clone() for name, values in model.state_dict().items()}
-    sample = ads.take(slice(None, None, -(-len(ads) // (2 * SAMPLE))))
-    assert sample.age is not None
-    order = sample.age.argsort(stable=True)
-    new, old = sample.take(order[: len(order) // 5]), sample.take(order[len(order) // 5 :])
-    losses = {}
-    for half_life in HALF_LIVES:
-        model.load_state_dict(start)
-        fitted, other = (_Problem(model, part, loss, lambda share: None) for part in (_halved(old, half_life), new))
-        fitted.evident(rounds=2)
-        loss_of_new = other.measured(fitted.point, torch.zeros(()), None)[0] * other.rows
-        losses[loss_of_new + (GAIN if half_life < math.inf else 0.0)] = half_life
+    fitted, other = (_Problem(model, part, loss, lambda share: None) for part in (ads, others))
+    fitted.evident(rounds=2)
+    value = other.measured(fitted.point, torch.zeros(()), None)[0] * other.rows
     model.load_state_dict(start)
-    return _halved(ads, losses[min(losses)])
-
-
-def _halved(ads: Ads, half_life: float) -> Ads:
-    """The ads with weights that halve in this part of the time between the oldest and the newest."""
-    assert ads.age is not None
-    age = ads.age.double() - ads.age.min()
-    weights = 0.5 ** (age / (half_life * age.max().clamp(min=1e-9))) * (1.0 if ads.weights is None else ads.weights)
-    return ads if half_life == math.inf else replace(ads, weights=weights / weights.mean())
+    return value
 
 
 class _Part(NamedTuple):
