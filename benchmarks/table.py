@@ -414,3 +414,6 @@ SECTIONS = {  # results -> (their section, the command that measures them)
     "rivals": (rivals, "rivals"),
     **device_table.SECTIONS,
 }
+
+if __name__ == "__main__":
+    print(write_page())

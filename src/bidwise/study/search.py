@@ -238,7 +238,7 @@ def searched(
     clicks = float(judge.clicks.sum())
     safe = [each for each in models if each[2].recipe.model == SIMPLEST or (clicks >= FEW and each[2].recipe.beside)]
     safe = sorted(safe, key=lambda each: not each[2].recipe.beside)[:1]
-    if safe and clicks < SOME and _as_good(safe[0][2], models[0][2], judge):
+    if safe and clicks < SOME and (clicks < FEW or _as_good(safe[0][2], models[0][2], judge)):
         models = [*safe, *(each for each in models if each not in safe)]
     return Search(metric, tuple(attempts), models[0][1], round(total, 1), limit), [each[2] for each in models[:2]]
 
