@@ -225,22 +225,23 @@ def test_a_network_is_also_tried_beside_the_solved_regression(ads, valid, monkey
     assert len(served) == 2
 
 
-def test_the_solved_regression_is_taken_unless_another_is_better_beyond_doubt(ads, valid, monkeypatch):
+def test_with_few_clicks_the_solved_regression_is_taken(ads, valid, monkeypatch):
     lazy = replace(PLAIN, learning_rate=1e-9, epochs=4)  # learns nothing
     network = replace(DEEP, learning_rate=0.05, epochs=4)
     monkeypatch.setattr(search_module, "FEW", 10**6)
-    for sure in (True, False):
-        monkeypatch.setattr(search_module, "_as_good", lambda *_, sure=sure: not sure)
-        search, _ = searched([lazy, replace(SOLVED, l2=10.0), network], ads, valid, VALUES)
-        assert (search.chosen == 2) != sure
+    assert searched([lazy, replace(SOLVED, l2=10.0), network], ads, valid, VALUES)[0].chosen == 2
     monkeypatch.setattr(search_module, "SOME", int(valid.clicks.sum()))  # enough of them
     assert searched([replace(SOLVED, l2=10.0), network], ads, valid, VALUES)[0].chosen != 1
 
 
-def test_the_mean_of_both_is_taken_where_some_clicks_would_choose_by_chance(ads, valid, monkeypatch):
+def test_with_some_clicks_the_mean_of_both_is_taken_unless_another_is_better_beyond_doubt(ads, valid, monkeypatch):
+    network = replace(DEEP, learning_rate=0.05, epochs=4)
     monkeypatch.setattr(search_module, "_as_good", lambda *_: True)
     search, (first, *_) = searched([replace(DEEP, learning_rate=1e-9), SOLVED], ads, valid, VALUES)
     assert (search.chosen, first.recipe.beside) == (3, True)
+    monkeypatch.setattr(search_module, "_as_good", lambda *_: False)
+    for recipes in ([network, replace(SOLVED, l2=1e4)], [replace(network, learning_rate=1e-9), SOLVED]):
+        assert searched(recipes, ads, valid, VALUES)[0].leads
 
 
 def test_a_search_stays_within_its_budget():
