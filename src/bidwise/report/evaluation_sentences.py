@@ -121,18 +121,15 @@ def auctions_counted(evaluation: Evaluation) -> str:
     """The auctions: real ones, or every possible one of a size."""
     if evaluation.auctions is not None:
         return counted(evaluation.auctions, "auction")
-    words = f"every possible auction of {evaluation.options['auction_size']}"
-    if evaluation.pools is None:
-        return words
-    return f"{words} in {counted(evaluation.pools, 'pool')} by {listed(evaluation.options['pool_by'])}"
+    return f"every possible auction of {evaluation.options['auction_size']}"
 
 
 def verdict(evaluation: Evaluation) -> list[Line]:
     """Doubts first; then how good the models are, against each other and against rankings without a model."""
-    originals, lines = evaluation.originals, [Line("doubt", text) for text in doubts(evaluation)]
+    lines = [Line("doubt", text) for text in doubts(evaluation)]
     if evaluation.optimal_welfare:
         lines.append(Line("", share_of_optimum(evaluation)))
-    if len(originals) > 2:
+    if len(evaluation.models) > 2:
         lines.append(Line("", headline(evaluation)))
     lines += [*comparison_lines(evaluation), reference_line(evaluation, evaluation.baseline)]
     return lines + [Line("", text) for text in _sizes(evaluation)]
@@ -154,12 +151,12 @@ def reference_line(evaluation: Evaluation, model: str) -> Line:
 
 
 def comparison_lines(evaluation: Evaluation, *only: str) -> list[Line]:
-    """A line for each model against the baseline, for the best against the second, and for each calibrated copy."""
-    originals, base = evaluation.originals, evaluation.baseline
-    leaders = set(sorted(originals, key=lambda model: -evaluation.models[model].welfare)[:2])
+    """A line for each model against the baseline, and for the best against the second."""
+    models = evaluation.models
+    leaders = set(sorted(models, key=lambda model: -models[model].welfare)[:2])
     lines = []
     for welfare, revenue in zip(evaluation.of_metric("welfare"), evaluation.of_metric("revenue"), strict=True):
-        shown = base == welfare.baseline or welfare.model not in originals or set(welfare.pair) == leaders
+        shown = evaluation.baseline == welfare.baseline or set(welfare.pair) == leaders
         if shown and (not only or set(only) & set(welfare.pair)):
             lines.append(Line(welfare.outcome, " ".join(_compared(welfare, revenue, evaluation))))
     return lines
@@ -167,8 +164,8 @@ def comparison_lines(evaluation: Evaluation, *only: str) -> list[Line]:
 
 def share_of_optimum(evaluation: Evaluation, model: str = "") -> str:
     """How near a model, or the best one and the baseline, come to the best possible ranking."""
-    originals, base = evaluation.originals, evaluation.baseline
-    best = model or max(originals, key=lambda name: evaluation.models[name].welfare)
+    models, base = evaluation.models, evaluation.baseline
+    best = model or max(models, key=lambda name: models[name].welfare)
     share = _share(evaluation.lift(best, BEST))
     if best == base or model:
         return f"{best} reaches {share} of the optimal welfare."
@@ -226,13 +223,13 @@ def _doubt(doubt: Doubt, evaluation: Evaluation) -> str:
 
 def headline(evaluation: Evaluation) -> str:
     """Which of several models leads, and which others cannot be distinguished from it."""
-    originals = evaluation.originals
-    best = max(originals, key=lambda model: evaluation.models[model].welfare)
-    if all(evaluation.models[model].welfare == evaluation.models[best].welfare for model in originals):
+    models = evaluation.models
+    best = max(models, key=lambda model: models[model].welfare)
+    if all(each.welfare == models[best].welfare for each in models.values()):
         return "All models have the same welfare."
     lost = {each.worse for each in evaluation.of_metric("welfare") if best in each.pair} - {"", best}
-    surely = listed([model for model in originals if model in lost])
-    maybe = listed([model for model in originals if model not in lost | {best}])
+    surely = listed([model for model in models if model in lost])
+    maybe = listed([model for model in models if model not in lost | {best}])
     if not surely:
         return f"{best} has the highest welfare; {maybe} cannot be distinguished from it."
     if not maybe:
@@ -348,19 +345,9 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
             yield "Does --auction name a column of impressions?"
     if size:
         yield f"The auctions are not real: every possible auction of {size} ads counts."
-    if evaluation.ads_left_out:
-        left = f"{counted(evaluation.ads_left_out, 'ad')}"
-        yield f"{left} were dropped: their pools have no more than {size} ads."
     if evaluation.clusters:
         few = ", which are few" if evaluation.clusters < FEW_CLUSTERS else ""
         yield f"Intervals are taken over {evaluation.clusters:,} clusters by {listed(options['cluster'])}{few}."
-    elif evaluation.pools:
-        what = "pools" if evaluation.units == "pools" else "ads of the same pools"
-        yield f"Intervals apply to other {what}."
-    if evaluation.twins and "calibration_table" in options:
-        yield f"Models with +{options['calibrate']} are calibrated on the calibration table."
-    elif evaluation.twins:
-        yield f"Models with +{options['calibrate']} are calibrated on the ads they are judged by: two parameters each."
     if evaluation.welfare_of == "clicks":
         yield "Welfare and revenue count the logged clicks of the ads shown, with bids held fixed."
         yield "Ads that were never shown, and how advertisers would respond, are not in the data."
@@ -373,7 +360,7 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
     if evaluation.bid_spread > HEAVY and not evaluation.concentrated:
         spread = f"{evaluation.bid_spread:.1f}"
         yield f"Bids are very unequal (standard deviation of the logarithm: {spread}): intervals may be too narrow."
-    if len(evaluation.originals) > 2:
+    if len(evaluation.models) > 2:
         pairs = len(evaluation.pairs)
         yield f"{pairs} pairs of models were compared; of equal models, 1 pair in 20 looks different by chance."
 
