@@ -240,15 +240,6 @@ def test_a_handful_of_ads_is_the_first_thing_a_page_says(results, pages):
     assert "of the welfare of first, and the verdict rests on that." in leading
 
 
-def test_segments_that_can_be_told_are_drawn():
-    device = {"device": np.resize(["phone", "desktop"], 1500 * 6)}
-    result = result_of(["first", "second"], auctions=1500, changes=device, by="device")
-    drawn = [each.value for each in result.segments if each.welfare.outcome != "few"]
-    assert drawn == ["desktop", "phone"]
-    about = re.findall(r"second against first by device, [^:]*: ([^\"<]*)", page_of(result))  # the figure in words
-    assert any(all(f"{value}: " in words for value in drawn) for words in about)
-
-
 def test_segments_are_tables_of_the_page(results, pages):
     text = Page(pages["segments"]).text
     for segment in results["segments"].segments:

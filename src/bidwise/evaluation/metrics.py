@@ -17,7 +17,7 @@ from bidwise.auctions import Outcome, ad_numbers, run_auction, slot_multipliers
 from bidwise.auctions.outcome import quality_of
 from bidwise.checks import InputError, check_between, check_whole
 from bidwise.evaluation.auc import auc_values, auction_areas
-from bidwise.evaluation.bins import Bin, calibration_curve, calibration_error
+from bidwise.evaluation.calibration import Bin, calibration_curve, calibration_error
 from bidwise.evaluation.intervals import Interval
 from bidwise.evaluation.logged_ads import LoggedAds
 from bidwise.evaluation.pooled import Pool, Pooled, WeightedPool, check_closed_form, pool_of, ranking_score

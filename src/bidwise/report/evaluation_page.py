@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from matplotlib.axes import Axes
@@ -14,19 +14,11 @@ from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.report.drawing import INK, Look, Panel, Whisker, looks, ticks, whiskers
-from bidwise.report.evaluation_sentences import (
-    Breakdown,
-    breakdowns,
-    models_table,
-    more_table,
-    notes,
-    verdict,
-)
+from bidwise.report.evaluation_sentences import breakdowns, models_table, more_table, notes, verdict
 from bidwise.report.formatting import decimals, number, per_cent, signed
 from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawing
 
 DRAWN = 7  # models in a figure of curves; more cannot be distinguished
-DIFFERENCE = "difference of welfare, %"
 SIZES = "Every possible auction of each size, with the same ads."
 SEGMENTS = (
     "The welfare that the ads of each value bring, in the auctions of all ads. At most 50 values are shown. "
@@ -48,11 +40,11 @@ def evaluation_page(run: Run, key: str) -> RunPage:
         lines,
         facts(evaluation),
         [
-            _breakdown(evaluation, key, "Size of the auction", SIZES, by_size),
-            _breakdown(evaluation, key, "Segments", SEGMENTS, by_segment),
+            Section("Size of the auction", SIZES, tables=by_size),
+            Section("Segments", SEGMENTS, tables=by_segment),
             _calibration(evaluation, key),
-            comparisons_section(evaluation),
-            notes_section(evaluation),
+            _comparisons(evaluation),
+            Section("Notes", points=notes(evaluation)),
         ],
         outcome,
         [welfare_drawing(evaluation, key)],
@@ -80,7 +72,7 @@ def welfare_drawing(evaluation: Evaluation, key: str, model: str = "") -> Drawin
         against = [each for each in evaluation.against if each.model == model]
         rows = [replace(_whisker(each, style[model].colour), name=each.baseline) for each in against]
         rows.insert(0, Whisker(f"{model} against"))
-    return drawing(key + "welfare", whiskers("Welfare", rows, DIFFERENCE))
+    return drawing(key + "welfare", whiskers("Welfare", rows, "difference of welfare, %"))
 
 
 def _whisker(comparison: Comparison, colour: str) -> Whisker:
@@ -94,17 +86,6 @@ def _whisker(comparison: Comparison, colour: str) -> Whisker:
 
 def _interval(lift: Estimate) -> str:
     return f"{lift:%}" if lift.known else f"{lift:%}, no finite interval"
-
-
-def _breakdown(evaluation: Evaluation, key: str, title: str, lead: str, parts: Sequence[Breakdown]) -> Section:
-    """Comparisons row by row; figures skip rows with too few clicks: their intervals would hide the others."""
-    style, figures = looks(list(evaluation.models)), []
-    for at, (table, rows) in enumerate(parts):
-        told = [(name, each) for name, each in rows if each.outcome is not Outcome.TOO_FEW]
-        lines = [replace(_whisker(each, style[each.model].colour), name=name) for name, each in told]
-        if lines:
-            figures.append(drawing(f"{key}{title}{at}", whiskers(table.caption, lines, DIFFERENCE)))
-    return Section(title, lead, figures=figures, tables=[table for table, _ in parts])
 
 
 def _calibration(evaluation: Evaluation, key: str) -> Section:
@@ -150,7 +131,7 @@ def _calibration_curves(models: Mapping[str, ModelMetrics], style: Mapping[str, 
     return Panel(title, f"{title}: {', '.join(models)}", 3.9, paint)
 
 
-def comparisons_section(evaluation: Evaluation) -> Section:
+def _comparisons(evaluation: Evaluation) -> Section:
     """Every metric of every pair."""
     places = {
         metric: decimals((x for c in evaluation.of_metric(metric) for x in (c.difference, c.ci_low, c.ci_high)), 3)
@@ -194,8 +175,3 @@ def _finding(comparison: Comparison) -> str:
         return {"unclear": "≈ not measurable", "few": "? too few", "same": "= unchanged"}[outcome]
     way = "▲ higher" if comparison.difference > 0 else "▼ lower"
     return way if comparison.higher_is_better else f"{way} ({outcome})"
-
-
-def notes_section(evaluation: Evaluation) -> Section:
-    """Notes needed to read the numbers correctly."""
-    return Section("Notes", points=notes(evaluation))

@@ -49,6 +49,7 @@ _MORE: dict[str, tuple[str, str, int | None]] = {  # without decimals: five digi
     "auc_in_auctions": ("gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", 4),
     "calibration_error": ("Calib. error", "Mean |predicted − observed CTR| over 20 bins of equal mass.", 4),
 }
+CHANGE = [("Change of welfare", "In per cent of the baseline's welfare of these ads."), ("Finding", "")]
 FINDINGS = {
     Outcome.BETTER: "{} raises welfare by {} against {}.",
     Outcome.WORSE: "{} lowers welfare by {} against {}.",
@@ -68,7 +69,7 @@ def summary(evaluation: Evaluation) -> str:
     clicks = counted(evaluation.models[evaluation.baseline].clicks, "click")
     counts = f"{counted(evaluation.ads, 'ad')} with {clicks} in {auctions_counted(evaluation)}"
     lines = [*(line.text for line in verdict(evaluation)), "", counts, "", *models_table(evaluation).text(), ""]
-    for table, _ in chain(*breakdowns(evaluation)):
+    for table in chain(*breakdowns(evaluation)):
         lines += [table.caption, "", *table.text(), ""]
     return "\n".join([*lines, *(f"Note: {note}" for note in notes(evaluation))])
 
@@ -280,40 +281,28 @@ def _size(comparison: Comparison, *, sign: bool = False) -> str:
     return text.replace("+", "") if bare else text
 
 
-NamedComparisons = list[tuple[str, Comparison]]
-Breakdown = tuple[Table, NamedComparisons]
-
-
-def breakdowns(
-    evaluation: Evaluation,
-) -> tuple[list[Breakdown], list[Breakdown]]:
-    """The models compared by size of the auction, if none was named, and by segment: tables and their rows."""
-    base, by_size, by_segment = evaluation.baseline, [], []
+def breakdowns(evaluation: Evaluation) -> tuple[list[Table], list[Table]]:
+    """The models compared by size of the auction, if none was named, and by segment."""
+    by_size, groups = [], dict[tuple[str, str], list[Segment]]()
     for at, first in enumerate(evaluation.sizes[0].comparisons if evaluation.sizes else ()):
-        sizes: NamedComparisons = [(f"{size.ads} ads", size.comparisons[at]) for size in evaluation.sizes]
-        cells = [[Cell(str(size.welfare[first.model]))] for size in evaluation.sizes]
         caption = f"{first.model} against {first.baseline} by size of the auction"
-        by_size.append(_breakdown(caption, "Auctions of", [("Welfare", "")], sizes, cells))
-    groups: dict[tuple[str, str], list[Segment]] = {}
+        rows = [
+            (f"{size.ads} ads", [str(size.welfare[first.model]), *_change(size.comparisons[at])])
+            for size in evaluation.sizes
+        ]
+        by_size.append(Table(caption, "Auctions of", [("Welfare", ""), *CHANGE], rows))
     for segment in evaluation.segments:
         groups.setdefault((segment.column, segment.welfare.model), []).append(segment)
+    by_segment = []
     for (column, model), segments in groups.items():
-        rows: NamedComparisons = [(each.value, each.welfare) for each in segments]
-        cells = [[Cell(f"{each.ads:,}"), Cell(f"{each.clicks:,}")] for each in segments]
-        caption = f"{model} against {base} by {column}"
-        by_segment.append(_breakdown(caption, column, [("Ads", ""), ("Clicks", "")], rows, cells))
+        rows = [(each.value, [f"{each.ads:,}", f"{each.clicks:,}", *_change(each.welfare)]) for each in segments]
+        caption = f"{model} against {evaluation.baseline} by {column}"
+        by_segment.append(Table(caption, column, [("Ads", ""), ("Clicks", ""), *CHANGE], rows))
     return by_size, by_segment
 
 
-def _breakdown(
-    caption: str, first: str, headings: list[tuple[str, str]], rows: NamedComparisons, cells: list[list[Cell]]
-) -> Breakdown:
-    meaning = "In per cent of the baseline's welfare of these ads."
-    lines = []
-    for (name, each), front in zip(rows, cells, strict=True):
-        lift = f"{each.lift:%}" if each.lift.known else NONE
-        lines.append((name, [*front, Cell(lift), outcome_cell(each.outcome)]))
-    return Table(caption, first, [*headings, ("Change of welfare", meaning), ("Finding", "")], lines), rows
+def _change(comparison: Comparison) -> list[Cell | str]:
+    return [f"{comparison.lift:%}" if comparison.lift.known else NONE, outcome_cell(comparison.outcome)]
 
 
 def _sizes(evaluation: Evaluation) -> Iterator[str]:
