@@ -47,7 +47,8 @@ dist: $(INSTALLED)
 # an hour. About a thousand tests need a GPU, where the same files run whole: they are skipped, and the end says so.
 test-kernels: $(INSTALLED)
 	$(INSTALL) -e '.[kernels]'
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -rs tests/test_kernels.py tests/test_training_kernels.py
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -rs tests/test_kernels.py tests/test_panel_kernels.py \
+		tests/test_training_kernels.py
 
 # What needs Ray, on a cluster of this machine's cores: Ray Train.
 test-ray: $(INSTALLED)

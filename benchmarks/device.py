@@ -39,6 +39,7 @@ TARGETS = {
     ("positive logistic", "pairs", 65_536): 5.0,
     ("positive logistic, teacher", "pairs", 65_536): 5.0,
     ("positive weighted hinge, teacher", "pairs", 65_536): 5.0,
+    ("signed weighted logistic", "fast", 1_048_576): 3.0,
 }
 
 
@@ -156,12 +157,15 @@ def _ours(tensors: Sequence[Tensor], options: dict[str, object], method: str, of
 
 def _all_pairs(tensors: Sequence[Tensor], options: dict[str, object], offsets: Tensor | None = None) -> Tensor:
     """All pairs in a kernel, however many there are."""
-    before = dispatch.COVARIANCE_FROM
+    names = ("PANELS_FROM", "COVARIANCE_FROM")
+    before = {name: getattr(dispatch, name) for name in names}
     try:
-        dispatch.COVARIANCE_FROM = 1 << 40
+        for name in names:
+            setattr(dispatch, name, 1 << 40)
         return _ours(tensors, options, "triton", offsets)
     finally:
-        dispatch.COVARIANCE_FROM = before
+        for name, value in before.items():
+            setattr(dispatch, name, value)
 
 
 def ragged() -> Iterator[Row]:

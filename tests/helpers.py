@@ -3,6 +3,7 @@
 Kernels run on a GPU, or in Triton's interpreter on the CPU (TRITON_INTERPRET=1).
 """
 
+import os
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise as neighbours
 from itertools import product
@@ -168,6 +169,12 @@ auctions = st.builds(
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 needs_gpu = pytest.mark.skipif(not CUDA, reason="needs a GPU")
+gpu_or_interpreter = [
+    pytest.mark.skipif(
+        not CUDA and os.environ.get("TRITON_INTERPRET") != "1", reason="needs a GPU or TRITON_INTERPRET=1"
+    ),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # numpy, in the interpreter, tells of every overflow to inf
+]
 
 
 def read_bounds_of_loops(monkeypatch):

@@ -143,6 +143,7 @@ def test_loss_and_gradient_are_those_of_the_definition(member, case):
 @every_member
 def test_large_batches_pair_by_pair(member, case, monkeypatch):
     monkeypatch.setattr(dispatch, "COVARIANCE_FROM", 1 << 40)
+    monkeypatch.setattr(dispatch, "PANELS_FROM", 1 << 40)
     assert_right(member, case)
 
 
@@ -294,6 +295,7 @@ def log_loss_by_its_terms(ads):
 
 def test_without_pairs_where_auctions_are_large(monkeypatch):
     monkeypatch.setattr(dispatch, "COVARIANCE_FROM", 20)
+    monkeypatch.setattr(dispatch, "PANELS_FROM", 20)
     for case in ("n=31", "repeats_of_one_auction"):
         for member in (*SOME[:2], Member("teacher", "signed", "hinge", None)):
             ads, exact = batch(case)

@@ -40,8 +40,8 @@ def fused_loss(
 ) -> tuple[Tensor, Tensor | None]:
     """Rank term plus ``lam`` times the log loss, and the derivative for every logit, ``(..., ads)``.
 
-    ``stage`` is the source of the pair sums: ``pairs``, or ``covariance`` for the signed, unweighted gap of one
-    auction. ``reduction="none"`` has no log loss.
+    ``stage`` is the source of the pair sums: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for
+    signed logistic. ``reduction="none"`` has no log loss.
     """
     logits, offsets, reduction = batch.logits, batch.offsets, options.reduction
     if offsets is not None and len(offsets) == 2:
@@ -59,7 +59,10 @@ def fused_loss(
     z, ads, repeats = flat.logits, logits.numel(), logits.numel() // n
     kappa = options.weighting
     with torch.cuda.device(z.device) if z.is_cuda else nullcontext():
-        sums = _pair_sums(flat, options, n, gradient) if stage == "pairs" else _covariance_sums(flat, options, n)
+        if stage == "pairs":
+            sums = _pair_sums(flat, options, n, gradient)
+        else:
+            sums = _other_sums(stage, flat, options, Auctions.of(logits, offsets))
         share = 1 / auctions if reduction == "mean" else 1.0
         if options.pair_mean and offsets is None:
             share /= n * n
@@ -131,11 +134,16 @@ def _pair_sums(batch: LossInputs, options: PairOptions, per_repeat: int, gradien
     return sums
 
 
-def _covariance_sums(batch: LossInputs, options: PairOptions, n: int) -> Tensor:
-    """The same sums without pairs: `bidwise.losses.without_pairs.covariance`, of one auction in each repeat."""
-    z, label, bids, _ = (x.float() for x in _columns(batch, options))
-    v, s = ((bids * x).view(-1, n) for x in (label, z.sigmoid()))
-    slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * n)
+def _other_sums(stage: str, batch: LossInputs, options: PairOptions, auctions: Auctions) -> Tensor:
+    """The same sums without pairs, or with few."""
+    z, label, bids, teacher = (x.float() for x in _columns(batch, options))
+    if stage == "panels":
+        from bidwise.kernels.fused_panels import panel_sums
+
+        return panel_sums(z, label, bids, teacher, auctions.bounds, auctions.size, options)
+    # `bidwise.losses.without_pairs.covariance`, of one auction in each repeat
+    v, s = ((bids * x).view(auctions.count, -1) for x in (label, z.sigmoid()))
+    slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * v.shape[-1])
     return torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)
 
 
@@ -199,6 +207,34 @@ def _bounds(k, offsets, per_repeat, auctions, steps, RAGGED: tl.constexpr):
         end = start + tl.minimum(tl.load(offsets + low + 1).to(tl.int32), per_repeat)
         start += tl.maximum(tl.load(offsets + low).to(tl.int32), 0)
     return start, end
+
+
+@jit
+def auction_of_ads(ad, offsets, auctions, size, STEPS: tl.constexpr):
+    """Auction of each ad: the last that begins at it or before."""
+    if offsets is None:
+        low = ad // size
+    else:
+        low = tl.zeros_like(ad)
+        high = low + auctions
+        for _ in tl.static_range(STEPS):
+            middle = (low + high) // 2
+            before = tl.load(offsets + middle) <= ad
+            low = tl.where(before, middle, low)
+            high = tl.where(before, high, middle)
+    return low
+
+
+@jit
+def bounds_of(auction, offsets, size):
+    """First ad of each auction, and the ad after its last."""
+    if offsets is None:
+        begin = auction * size
+        end = begin + size
+    else:
+        begin = tl.load(offsets + auction).to(tl.int32)
+        end = tl.load(offsets + auction + 1).to(tl.int32)
+    return begin, end
 
 
 @jit
@@ -327,11 +363,11 @@ def _add_tile(
 def _add_share(
     z, label, bid, teacher, s_k, v_k, start, end, share, shares, last, ads, scale, kappa,
     GAP: tl.constexpr, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr, PREPARED: tl.constexpr, GRADIENT: tl.constexpr,
-    COMPILED: tl.constexpr, BK: tl.constexpr, BI: tl.constexpr,
+    COMPILED: tl.constexpr, APART: tl.constexpr, BK: tl.constexpr, BI: tl.constexpr,
 ):  # fmt: skip
     """Sums of `_add_tile` for the ads k and one of ``shares`` of their partners, which go from ``start`` to ``end``.
 
-    ``last`` is the last ad.
+    ``last`` is the last ad. ``APART``: eCPM of a table is not yet scaled, and NaN stays in its auction.
     """
     first = tl.min(start)
     after = tl.max(end)
@@ -350,6 +386,8 @@ def _add_share(
     column = tl.arange(0, BI)[None, :]
     for at in range(low, whole, BI):
         s_i, v_i, left, right = _ads(z, label, bid, teacher, at + column, ads, scale, kappa, WEIGHTED, PREPARED, False)
+        if APART:
+            s_i *= scale
         cost, shown, lost = _add_tile(
             s_k - s_i, v_i - v_k, left, right, cost, shown, lost, GAP, SURROGATE, WEIGHTED, GRADIENT, COMPILED
         )
@@ -360,8 +398,14 @@ def _add_share(
         )
         pair = (i >= start) & (i < end)
         stake = tl.where(pair, v_i - v_k, 0.0)
+        if APART:
+            lag = tl.where(pair, s_k - s_i * scale, 0.0)
+            left = tl.where(pair, left, 0.0)
+            right = tl.where(pair, right, 0.0)
+        else:
+            lag = s_k - s_i
         cost, shown, lost = _add_tile(
-            s_k - s_i, stake, left, right, cost, shown, lost, GAP, SURROGATE, WEIGHTED, GRADIENT, COMPILED
+            lag, stake, left, right, cost, shown, lost, GAP, SURROGATE, WEIGHTED, GRADIENT, COMPILED
         )
     return cost, shown, lost
 
@@ -379,7 +423,7 @@ def pairs(
     s_k, v_k, left_k, right_k = _ads(z, label, bid, teacher, k, ads, scale, kappa, WEIGHTED, PREPARED, False)
     cost, shown, lost = _add_share(
         z, label, bid, teacher, s_k, v_k, start, end, tl.program_id(1), tl.num_programs(1), ads - 1, ads, scale, kappa,
-        GAP, SURROGATE, WEIGHTED, PREPARED, GRADIENT, COMPILED, BK, BI,
+        GAP, SURROGATE, WEIGHTED, PREPARED, GRADIENT, COMPILED, False, BK, BI,
     )  # fmt: skip
     total, slope = _over_partners(cost, shown, lost, left_k, right_k, sigma, SURROGATE, WEIGHTED)
     here = sums + tl.program_id(1) * 2 * ads + row
@@ -402,6 +446,39 @@ def _over_partners(cost, shown, lost, left_k, right_k, sigma, SURROGATE: tl.cons
     elif SURROGATE == "product":
         total *= 0.5 * sigma
     return total.to(tl.float32), (slope * sigma).to(tl.float32)
+
+
+@jit
+def pairs_of_wide(
+    read, state, sums, offsets, ads, auctions, size, sigma,
+    WEIGHTED: tl.constexpr, COMPILED: tl.constexpr, STEPS: tl.constexpr, ADS: tl.constexpr, PARTNERS: tl.constexpr,
+):  # fmt: skip
+    """All pairs of auctions too wide for their panels, signed and logistic; one look if there are none."""
+    begin = tl.program_id(0) * ADS
+    any_wide = tl.load(state + 4 * auctions)
+    while (begin < ads) & (any_wide != 0):
+        row = begin + tl.arange(0, ADS)[:, None]
+        k = tl.minimum(row, ads - 1)
+        auction = auction_of_ads(k, offsets, auctions, size, STEPS)
+        mine = (row < ads) & (tl.load(state + 4 * auction + 3) != 0)
+        start, end = bounds_of(auction, offsets, size)
+        start = tl.where(mine, start, end)
+        scale = 1.4426950408889634  # for exp2
+        s_k = tl.load(read + k) * scale
+        v_k = tl.load(read + ads + k)
+        cost, shown, lost = _add_share(
+            read, read, read, read, s_k, v_k, start, end, 0, 1, ads - 1, ads, scale, 1.0,
+            "signed", "logistic", WEIGHTED, True, True, COMPILED, True, ADS, PARTNERS,
+        )  # fmt: skip
+        left_k = s_k
+        right_k = s_k
+        if WEIGHTED:  # loaded here: before the loops they would take registers from them
+            left_k = tl.load(read + 2 * ads + k)
+            right_k = tl.load(read + 3 * ads + k)
+        cost, slope = _over_partners(cost, shown, lost, left_k, right_k, sigma, "logistic", WEIGHTED)
+        tl.store(sums + row, cost, mask=mine)
+        tl.store(sums + ads + row, slope, mask=mine)
+        begin += tl.num_programs(0) * ADS
 
 
 @_kernel

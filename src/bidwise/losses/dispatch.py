@@ -37,6 +37,7 @@ SPEEDS = {
 }
 
 # Ads of an auction from which kernels without pairs are faster on a GPU, and to which all pairs are better than `fast`
+PANELS_FROM = 2048
 COVARIANCE_FROM = 2048
 QUADRATIC_TO = 262_144
 
@@ -61,13 +62,16 @@ def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -
 
     Shapes decide, so that a GPU need not be waited for.
     """
-    method = options.method
+    method, member = options.method, (options.gap, options.surrogate)
     if method == "direct" or not on_kernels(logits, method):
         return None
     auctions = 1 if offsets is None else max(len(offsets) - 1, 1)
     usual = logits.shape[-1] // auctions
-    if sub_quadratic(options) is covariance and auctions == 1 and (method == "fast" or usual >= COVARIANCE_FROM):
-        return "covariance"
+    if sub_quadratic(options) is covariance:
+        if auctions == 1 and (method == "fast" or usual >= COVARIANCE_FROM):
+            return "covariance"
+    elif member == ("signed", "logistic") and (method == "fast" or usual >= PANELS_FROM):
+        return "panels"
     return None if method == "fast" or (method == "auto" and usual > QUADRATIC_TO) else "pairs"
 
 
