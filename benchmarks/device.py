@@ -157,7 +157,7 @@ def _ours(tensors: Sequence[Tensor], options: dict[str, object], method: str, of
 
 def _all_pairs(tensors: Sequence[Tensor], options: dict[str, object], offsets: Tensor | None = None) -> Tensor:
     """All pairs in a kernel, however many there are."""
-    names = ("PANELS_FROM", "COVARIANCE_FROM")
+    names = ("PANELS_FROM", "CLICKS_FROM", "COVARIANCE_FROM")
     before = {name: getattr(dispatch, name) for name in names}
     try:
         for name in names:

@@ -8,9 +8,11 @@ import torch
 from helpers import MEMBERS, Member, pairwise, random_auctions, read_bounds_of_loops, stack
 
 import bidwise
-from bidwise import WelfareLoss
+from bidwise import BidWeightedLogLoss, WelfareLoss
 from bidwise.kernels import fused_pairs
 from bidwise.losses import dispatch
+from bidwise.losses.api import kernel_log_loss
+from bidwise.losses.definition import LossInputs
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
@@ -138,12 +140,20 @@ def test_loss_and_gradient_are_those_of_the_definition(member, case):
     assert_right(member, case)
 
 
+@every_case
+@some_members
+def test_small_auctions_in_tiles(case, member, monkeypatch):
+    monkeypatch.setattr(fused_pairs, "SMALL_TO", 0)
+    assert_right(member, case)
+
+
 @gpu_only
 @every_large_case
 @every_member
 def test_large_batches_pair_by_pair(member, case, monkeypatch):
     monkeypatch.setattr(dispatch, "COVARIANCE_FROM", 1 << 40)
     monkeypatch.setattr(dispatch, "PANELS_FROM", 1 << 40)
+    monkeypatch.setattr(dispatch, "CLICKS_FROM", 1 << 40)
     assert_right(member, case)
 
 
@@ -165,9 +175,13 @@ def test_reductions(case, reduction, pair_mean, member):
 @some_members
 @pytest.mark.parametrize("case", ["n=129", "ragged", "repeats"])
 def test_small_batches_on_the_way_of_large_ones(case, member, monkeypatch):
+    monkeypatch.setattr(fused_pairs, "SMALL_TO", 0)
     monkeypatch.setattr(fused_pairs, "PREPARE_FROM", 1)
     monkeypatch.setattr(fused_pairs, "ONE_PROGRAM_TO", 16)
     assert_right(member, case)
+    ads, exact = batch(case)
+    run = partial(log_loss_by_kernel, power=0.0, value="clicks", reduction="mean")
+    assert error(run(ads), bidwise.log_loss(exact.logits, exact.clicks)) < 1e-6
 
 
 @some_members
@@ -272,13 +286,43 @@ def test_the_composite_is_the_rank_term_plus_the_log_loss(case, name):
         )
 
 
+def log_loss_by_kernel(ads, power, value, reduction):
+    """What BidWeightedLogLoss calls on a GPU."""
+    labels = ads.teacher if value == "teacher" else ads.clicks
+    weights = None if power == 0 else ads.bids**power
+    return kernel_log_loss(LossInputs(ads.logits, labels, ads.bids, weights=weights), reduction)
+
+
+LOG_CASES = ["n=1", "n=257", "ragged", "repeats"] + ([] if INTERPRETED else ["n=4097", "n=65537", "10000x30"])
+
+
+@pytest.mark.parametrize("case", LOG_CASES)
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("value", ["clicks", "teacher"])
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_weighted_log_loss(power, value, reduction, case):
+    ads, exact = batch(case)
+
+    def plain(ads):
+        labels = ads.teacher if value == "teacher" else ads.clicks
+        return bidwise.log_loss(ads.logits, labels, weights=ads.bids**power, reduction=reduction)
+
+    kernel = partial(log_loss_by_kernel, power=power, value=value, reduction=reduction)
+    found = both(kernel, ads)
+    assert_as_good_as_plain(found, both(plain, ads), both(plain, exact))
+    if not INTERPRETED:
+        loss = BidWeightedLogLoss(power=power, value=value, reduction=reduction)
+        public = both(lambda ads: loss(*ads.positional(), ads.teacher), ads)
+        assert all(torch.equal(*pair) for pair in zip(public, found, strict=True))
+
+
 def test_log_loss_of_extreme_logits_keeps_its_digits():
     logits = torch.tensor([-1e4, -100.0, -30.0, 30.0, 80.0, 1e4], device=DEVICE)
-    for label in (0.0, 1.0, 0.3):  # an ad by itself has no rank term
+    for label in (0.0, 1.0, 0.3):
         ads = one(6).map(lambda x: x.float().to(DEVICE)).but(logits=logits, clicks=torch.full_like(logits, label))
         for k in range(6):
             row = ads.map(lambda x, k=k: x[k : k + 1])
-            found = both(partial(welfare_loss, name="log_plus", method="triton", reduction="sum", lam=1.0), row)
+            found = both(partial(log_loss_by_kernel, power=0.0, value="clicks", reduction="sum"), row)
             exact = both(log_loss_by_its_terms, row.map(torch.Tensor.double))
             for ours, true in zip(found, exact, strict=True):
                 torch.testing.assert_close(ours.double(), true, rtol=1e-6, atol=1e-40)
@@ -288,6 +332,18 @@ def log_loss_by_its_terms(ads):
     """Without torch's z - y z, which rounds to the digits of z."""
     terms = torch.nn.functional.logsigmoid(ads.logits), torch.nn.functional.logsigmoid(-ads.logits)
     return -(ads.clicks * terms[0]).sum() - ((1 - ads.clicks) * terms[1]).sum()
+
+
+def test_second_derivatives_of_the_log_loss():
+    ads, _ = batch("n=31")
+
+    def second(loss_of):
+        logits = ads.logits.clone().requires_grad_()
+        (first,) = torch.autograd.grad(loss_of(ads.but(logits=logits)), logits, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), logits)[0]
+
+    kernel = second(partial(log_loss_by_kernel, power=0.0, value="clicks", reduction="mean"))
+    torch.testing.assert_close(kernel, second(lambda ads: bidwise.log_loss(ads.logits, ads.clicks)))
 
 
 # The choice of the method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 import torch
@@ -131,11 +131,8 @@ def composite_loss(
         else:
             from bidwise.kernels.fused_pairs import fused_loss
 
-            loss, slope = fused_loss(batch, options, lam or 0.0, gradient, stage)
-    if slope is None:
-        return loss
-    result: Tensor = _KnownGradient.apply(batch.logits, (loss, slope), batch.offsets, options.reduction)  # type: ignore[no-untyped-call]
-    return result
+            loss, slope = fused_loss(batch, options, lam or 0.0, options.reduction, gradient, stage)
+    return loss if slope is None else known_gradient(batch, loss, slope, options.reduction)
 
 
 def check_batch(batch: LossInputs, validate: bool | None, needs_teacher: str | None) -> None:
@@ -221,21 +218,40 @@ def loss_and_gradient(batch: LossInputs, options: PairOptions, lam: float | None
     return loss, slope if slope is None or logits.dim() == 1 else slope.view(logits.shape)
 
 
+def kernel_log_loss(batch: LossInputs, reduction: str) -> Tensor:
+    """`cross_entropy` of the clicks, with the weights of the batch, in a kernel."""
+    from bidwise.kernels.fused_pairs import fused_loss
+
+    gradient = batch.logits.requires_grad and torch.is_grad_enabled()
+    loss, slope = fused_loss(batch, None, 1.0, reduction, gradient)
+    again = partial(cross_entropy, clicks=batch.clicks, weights=batch.weights, reduction=reduction)
+    return loss if slope is None else known_gradient(batch, loss, slope, reduction, again)
+
+
+def known_gradient(batch: LossInputs, loss: Tensor, slope: Tensor, reduction: str, again: Any = None) -> Tensor:
+    """``loss`` with the gradient ``slope``; ``again`` is the same loss in torch, for second derivatives."""
+    result: Tensor = _KnownGradient.apply(batch.logits, (loss, slope), batch.offsets, reduction, again)  # type: ignore[no-untyped-call]
+    return result
+
+
 class _KnownGradient(torch.autograd.Function):
     """A loss that comes with its gradient: n numbers, which backward multiplies."""
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, known: tuple[Tensor, Tensor], offsets: Tensor | None, reduction: str
+        ctx: Any, logits: Tensor, known: tuple[Tensor, Tensor], offsets: Tensor | None, reduction: str, again: Any
     ) -> Tensor:
         loss, slope = known  # a tuple: a tensor that is returned as it came could not be changed in place
         ctx.save_for_backward(slope, logits)
-        ctx.offsets, ctx.reduction, ctx.dtype = offsets, reduction, logits.dtype
+        ctx.offsets, ctx.reduction, ctx.dtype, ctx.again = offsets, reduction, logits.dtype, again
         return loss
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (slope, logits), offsets = ctx.saved_tensors, ctx.offsets
+        if torch.is_grad_enabled() and ctx.again is not None:  # create_graph=True
+            again = torch.autograd.grad(ctx.again(logits), logits, upstream, create_graph=True)
+            return *again, None, None, None, None
         if ctx.reduction == "none" and offsets is not None:
             upstream = upstream.repeat_interleave(offsets.diff(), dim=-1, output_size=slope.shape[-1])
         elif ctx.reduction != "none" and upstream.dim():
@@ -243,7 +259,7 @@ class _KnownGradient(torch.autograd.Function):
         gradient = (slope * upstream).to(ctx.dtype)
         if torch.is_grad_enabled():
             gradient = _OnceOnly.apply(gradient, logits)  # type: ignore[no-untyped-call]
-        return gradient, None, None, None
+        return gradient, None, None, None, None
 
 
 class _OnceOnly(torch.autograd.Function):

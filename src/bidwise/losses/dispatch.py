@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bidwise.checks import InputError
-from bidwise.kernels import available, installed
+from bidwise.kernels.gpu import available, installed
 from bidwise.losses.all_pairs import direct
 from bidwise.losses.definition import Method, PairInputs, PairOptions
 from bidwise.losses.without_pairs import covariance, dominance, signed_sums
@@ -38,8 +38,10 @@ SPEEDS = {
 
 # Ads of an auction from which kernels without pairs are faster on a GPU, and to which all pairs are better than `fast`
 PANELS_FROM = 2048
+CLICKS_FROM = 5120
 COVARIANCE_FROM = 2048
 QUADRATIC_TO = 262_144
+CLICKS_TO = 1_048_576  # as many pairs as QUADRATIC_TO if one ad in four was clicked
 
 
 def on_kernels(logits: Tensor, method: str = "auto") -> bool:
@@ -72,7 +74,10 @@ def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -
             return "covariance"
     elif member == ("signed", "logistic") and (method == "fast" or usual >= PANELS_FROM):
         return "panels"
-    return None if method == "fast" or (method == "auto" and usual > QUADRATIC_TO) else "pairs"
+    few = member == ("positive", "logistic") and options.value == "clicks" and usual >= CLICKS_FROM
+    if method == "fast" or (method == "auto" and usual > (CLICKS_TO if few else QUADRATIC_TO)):
+        return None
+    return "clicks" if few else "pairs"
 
 
 def method_for(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import InputError, Named, check_name, check_not_negative, check_positive
-from bidwise.losses.api import check_batch, composite_loss, cross_entropy
+from bidwise.losses.api import check_batch, composite_loss, cross_entropy, kernel_log_loss
 from bidwise.losses.definition import VALUES, LossInputs, PairOptions
+from bidwise.losses.dispatch import on_kernels
 from bidwise.segments import Auctions
 
 
@@ -156,6 +157,8 @@ class BidWeightedLogLoss(nn.Module):
             worth = bids.to(torch.promote_types(logits.dtype, torch.float32))
             worth = worth if self.power == 1 else worth**self.power
             weights = worth if weights is None else worth * weights
+        if logits.is_cuda and not torch.compiler.is_compiling() and on_kernels(logits):
+            return kernel_log_loss(LossInputs(logits, labels, bids, weights=weights), self.reduction)
         return cross_entropy(logits, labels, weights, self.reduction)
 
     def extra_repr(self) -> str:
