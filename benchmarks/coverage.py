@@ -2,7 +2,7 @@
 two models, and of the welfare, revenue, AUC and log loss of one.
 
 Every simulation draws ads, clicks and the predictions of two models, runs their auctions and takes intervals; the
-truth is the mean over all simulations. `benchmarks.pooled` measures intervals over ads, pools and clusters.
+truth is the mean over all simulations. `benchmarks.pooled` measures intervals over ads and clusters.
 
     python -m benchmarks.coverage
 """

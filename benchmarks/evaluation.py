@@ -82,8 +82,7 @@ def whole_command(ads: pl.DataFrame) -> list[dict[str, object]]:
         path = Path(folder) / "ads.parquet"
         ads.write_parquet(path)
         asked = f"evaluate {path} --ctr model_a model_b model_c --click click --bid bid".split()
-        real = ["--auction", "auction"]
-        cases = {"real auctions": real, "calibrated": [*real, "--calibrate", "platt"]}
+        cases = {"real auctions": ["--auction", "auction"]}
         cases |= {f"all auctions of {size}": ["--auction-size", str(size)] for size in (32, 256)}
         for case, more in cases.items():
             out = ["--out", str(Path(folder) / case.replace(" ", "_"))]

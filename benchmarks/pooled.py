@@ -37,7 +37,6 @@ class World:
     noise: tuple[float, float] = (0.6, 0.6)  # of the model and of the baseline
     bids: float = 0.7  # standard deviation of the logarithm
     ads: int = 20_000
-    pools: int = 1
     clusters: int = 0
     shared: float = 0.0  # noise that the ads of a cluster share
 
@@ -53,8 +52,6 @@ WORLDS = [
     World("equal models, rare clicks, m = 256", 256, rate=-5.5),
     World("equal models, heavy bids", 32, bids=1.5),
     World("equal models, very heavy bids", 32, bids=2.0),
-    World("equal models, many small pools", 10, ads=20_000, pools=400),
-    World("equal models, 5 pools", 64, pools=5),
     World("equal models, 100 clusters", 32, clusters=100, shared=0.6, noise=(0.3, 0.3)),
     World("equal models, 20 clusters", 32, clusters=20, shared=0.6, noise=(0.3, 0.3)),
     World("equal models, hardly a click", 32, rate=-7.5),
@@ -65,7 +62,6 @@ WORLDS = [
     World("better model, rare clicks", 32, rate=-5.5, noise=(0.5, 1.0)),
     World("better model, heavy bids", 32, bids=1.5, noise=(0.5, 0.8)),
     World("better model, very heavy bids", 32, bids=2.0, noise=(0.5, 0.8)),
-    World("better model, many small pools", 10, pools=400, noise=(0.5, 0.8)),
     World("better model, 100 clusters", 32, clusters=100, shared=0.6, noise=(0.3, 0.5)),
     World("better model, heavy bids, rare clicks", 32, rate=-4.5, bids=1.5, noise=(0.5, 1.0)),
     World("better model, very heavy bids, 100,000 ads", 32, ads=100_000, rate=-4.5, bids=2.0, noise=(0.5, 1.0)),
@@ -86,29 +82,20 @@ def simulated(world: World, many: int, random: torch.Generator, cuts: int = 0) -
     logits, bids = world.rate + normal(*shape), torch.exp(world.bids * normal(*shape))
     clicks = (torch.rand(*shape, generator=random, dtype=torch.float64, device=device) < torch.sigmoid(logits)).double()
     value = bids * clicks
-    data_set = torch.arange(many, device=device).repeat_interleave(world.ads)
-    inside = torch.arange(world.ads, device=device) % world.pools
-    pools = data_set * world.pools + inside.repeat(many)
     found, cut = [], []
     for noise in world.noise:
         z = logits + noise * normal(*shape)
         if cluster is not None:
             z = z + (world.shared * normal(many, world.clusters)).gather(1, cluster)
         ecpm = bids * torch.sigmoid(z)
-        found.append(Pool(ecpm.reshape(-1), world.size, 1, pools).welfare(value.reshape(-1), (1.0,)))
+        each = [Pool(score, world.size, 1).welfare(worth, (1.0,)) for score, worth in zip(ecpm, value, strict=True)]
+        found.append([torch.stack([getattr(x, name) for x in each]) for name in ("own", "values")])
         cut.append(one_cuts(ecpm, value, world, cuts))
-    change = found[0] - found[1]
-    own, values = (x.view(shape) for x in (change.own * many, change.values))
+    own, values = (one - other for one, other in zip(*found, strict=True))
     units = torch.full((many,), world.ads, device=device)
-    if world.pools >= 30:
-        unit = inside.expand(shape)
-        values = own * world.ads
-    elif cluster is not None:
-        unit = cluster
-    if world.pools >= 30 or cluster is not None:
-        groups = max(world.pools, world.clusters)
-        sums = torch.zeros(many, groups, dtype=torch.float64, device=device).scatter_add(1, unit, values)
-        sizes = torch.zeros_like(sums).scatter_add(1, unit, torch.ones_like(values))
+    if cluster is not None:
+        sums = torch.zeros(many, world.clusters, dtype=torch.float64, device=device).scatter_add(1, cluster, values)
+        sizes = torch.zeros_like(sums).scatter_add(1, cluster, torch.ones_like(values))
         estimate = sums.sum(1) / world.ads
         residual, units = sums - estimate[:, None] * sizes, (sizes > 0).sum(1)
     else:
@@ -124,11 +111,9 @@ def simulated(world: World, many: int, random: torch.Generator, cuts: int = 0) -
 def one_cuts(ecpm: Tensor, value: Tensor, world: World, cuts: int) -> Tensor:
     """Mean welfare of so many cuts at random, ``(cuts, data sets)``; the same cuts for both models."""
     random = torch.Generator(device=ecpm.device).manual_seed(1)
-    means, per_pool = [], world.ads // world.pools
+    means, whole = [], world.ads // world.size * world.size
     for _ in range(cuts):
-        order = torch.rand(world.pools, per_pool, generator=random, device=ecpm.device).argsort(1)
-        order = order[:, : per_pool // world.size * world.size] * world.pools
-        order = (order + torch.arange(world.pools, device=ecpm.device)[:, None]).reshape(-1)
+        order = torch.rand(world.ads, generator=random, device=ecpm.device).argsort()[:whole]
         table = ecpm[:, order].view(len(ecpm), -1, world.size)
         winner = table.argmax(-1, keepdim=True)
         means.append(value[:, order].view(table.shape).gather(-1, winner).squeeze(-1).mean(-1))
@@ -145,7 +130,7 @@ def measured(world: World, device: str) -> dict[str, Any]:
     found = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
     quarter = sum(len(part["estimate"]) for part in parts[: math.ceil(len(parts) / 4)])
     estimate, truth = found["estimate"], 0.0 if world.equal else float(found["estimate"].mean())
-    units = world.clusters or (world.pools if world.pools >= 30 else world.ads)
+    units = world.clusters or world.ads
     t = (estimate - truth) / found["error"]
     half = student_quantile(0.975, units - 1)
     held, enough = t.abs() <= half, found["effective"] >= EFFECTIVE

@@ -5,7 +5,7 @@ where it is wrong. Takes about twenty seconds on two cores. The table it writes 
 
     python examples/two_models.py runs/example
     bidwise evaluate runs/example/predictions.parquet --ctr log_loss log_plus --click click --bid bid \\
-        --auction auction --truth truth --calibrate platt --out runs/example/evaluation
+        --auction auction --truth truth --out runs/example/evaluation
 """
 
 import sys

@@ -30,7 +30,7 @@ train("ads.parquet", out=folder + "/train", **roles, auction="auction", model="d
 quick = dict(model="logistic_regression", recipe="distilled", members=2, epochs=1)
 train("ads.parquet", out=folder + "/drawn", **roles, ignore=["auction"], **quick)
 for name, more in (("auctions", dict(auction="auction")), ("pooled", dict(auction_size=50))):
-    ctr = dict(ctr=["a", "b"], calibrate="platt", slots=(1.0, 0.5))
+    ctr = dict(ctr=["a", "b"], slots=(1.0, 0.5))
     bidwise.evaluate("predictions.parquet", **ctr, **roles, **more, out=f"{folder}/{name}")
 """
 KINDS = ("train", "drawn", "auctions", "pooled")

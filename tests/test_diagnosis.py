@@ -103,17 +103,8 @@ def test_counts_equal_loops_over_pairs(batch):
 def test_saturation_equals_a_loop(ads):
     ads = ads.but(logits=5 * ads.logits)
     found = diagnosis(ads)
-    logits, _, bids, _, teacher = ads.lists()
-    slopes = [reference.sigmoid(z) * reference.sigmoid(-z) for z in logits]
-    saturated = [z for z, slope in zip(logits, slopes, strict=True) if slope < 1e-3]
-    assert found.counts["ctr_near_0"].count == sum(z < 0 for z in saturated)
-    assert found.counts["ctr_near_1"].count == sum(z > 0 for z in saturated)
-    by_value = [reference.sigmoid(3 * b * p) for b, p in zip(bids, teacher, strict=True)]
-    by_ecpm = [reference.sigmoid(3 * b * reference.sigmoid(z)) for b, z in zip(bids, logits, strict=True)]
-    assert found.counts["heavy_value_weights"].count == sum(w > 0.99 for w in by_value)
-    assert found.counts["idle_value_weights"].count == sum(w < 0.51 for w in by_value)
-    assert found.counts["heavy_ecpm_weights"].count == sum(w > 0.99 for w in by_ecpm)
-    assert found.counts["idle_ecpm_weights"].count == sum(w < 0.51 for w in by_ecpm)
+    slopes = [reference.sigmoid(z) * reference.sigmoid(-z) for z in ads.logits.tolist()]
+    assert found.counts["saturated"].count == sum(slope < 1e-3 for slope in slopes)
 
 
 def test_sick_ads_count_as_if_they_were_not_there():
@@ -222,12 +213,8 @@ def test_sick_ads_alarm_with_their_count(changes, illness):
         ({"clicks": 1.0}, "auctions all clicked"),
         ({"logits": 0.0, "bids": 1.0}, "ties in eCPM"),
         ({"logits": 0.0, "bids": 1.0}, "effective pairs"),
-        ({"logits": -9.0}, "ctr (1 - ctr) < 0.001, low"),
-        ({"logits": 9.0}, "ctr (1 - ctr) < 0.001, high"),
-        ({"bids": 1e3}, "sigmoid(kappa b teacher) > 0.99"),
-        ({"bids": 1e3}, "sigmoid(kappa eCPM) > 0.99"),
-        ({"bids": 1e-3}, "sigmoid(kappa b teacher) < 0.51"),
-        ({"bids": 1e-3}, "sigmoid(kappa eCPM) < 0.51"),
+        ({"logits": -9.0}, "ctr (1 - ctr) < 0.001"),
+        ({"logits": 9.0}, "ctr (1 - ctr) < 0.001"),
         ({"bids": 1e3}, "rank / log loss gradient"),
         ({"bids": 1e-3}, "rank / log loss gradient"),
         ({"bids": 10.0 ** torch.arange(20).double()}, "gradient of the highest bids"),
@@ -283,8 +270,8 @@ def test_the_table_holds_every_finding_in_aligned_columns(batch, loss):
 
 def test_no_number_of_the_teacher_without_one():
     found = diagnose(*batch().positional())
-    assert not {name for name in found.counts if "weights" in name or "teacher" in name}
-    assert len(found.findings) == len(diagnosis(batch()).findings) - 5
+    assert not {name for name in found.counts if "teacher" in name}
+    assert len(found.findings) == len(diagnosis(batch()).findings) - 1
 
 
 # Edges

@@ -5,14 +5,13 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 import pytest
 from run_helpers import ads_of, comparison, evaluate
 from sklearn.metrics import log_loss, roc_auc_score
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.evaluation import Platt, level_interval
+from bidwise.evaluation import level_interval
 from bidwise.report.evaluation_sentences import comparison_lines, doubts, headline, notes
 
 
@@ -36,7 +35,7 @@ def test_numbers_are_plain_sums():
         rows = shown(table, model)
         assert numbers.revenue == pytest.approx((second / table[model][rows] * table["click"][rows]).mean())
         assert numbers.surplus == pytest.approx(numbers.welfare - numbers.revenue)
-    assert (found.auctions, found.ads, found.ads_left_out) == (500, 3000, 0)
+    assert (found.auctions, found.ads) == (500, 3000)
 
 
 def test_a_comparison_is_model_minus_baseline_over_the_same_auctions():
@@ -269,85 +268,31 @@ def test_slots_pricing_reserve_and_squash_are_those_of_run_auction():
     assert found.models["fine"].revenue == pytest.approx(sold.revenue(table["click"]).mean().item())
 
 
-def test_calibrated_twins_stand_beside_their_models():
-    table = ads_of(2_000)
-    found = evaluate(table | {"fine": table["fine"] ** 2}, calibrate="platt")
-    before, after = found.models["fine"], found.models["fine+platt"]
-    assert after.calibration_error < before.calibration_error / 2
-    assert after.predicted_over_observed == pytest.approx(1)
-    one = comparison(found, model="fine+platt", baseline="fine")
-    assert one.difference == pytest.approx(after.welfare - before.welfare)
-    assert one.decisive_auctions > 0
-    assert any(sentence.text.startswith("fine+platt ") for sentence in comparison_lines(found))
-
-
-def test_calibration_changes_nothing_where_all_bid_the_same():
-    """One rising map for all ads: the same ads are shown, and AUC is the same to the last digit."""
-    table = ads_of(1_000)
-    found = evaluate(table | {"fine": table["fine"] ** 2}, bid=2.0, calibrate="platt")
-    for model in ("rough", "fine"):
-        one = comparison(found, model=f"{model}+platt", baseline=model)
-        assert (one.difference, one.outcome, one.decisive_auctions) == (0, "same", 0)
-        assert found.models[f"{model}+platt"].auc == found.models[model].auc
-    assert list(found.references) == ["random ad"]  # ranking by bid would be the same
-
-
-@pytest.mark.parametrize("fitted_on", ["the table", "another table"])
 @pytest.mark.parametrize("with_truth", [False, True])
-def test_all_options_together_are_what_each_means(fitted_on, with_truth):
-    """Sampling, positions, weights, slots and calibration at once, against plain sums."""
+def test_all_options_together_are_what_each_means(with_truth):
+    """Sampling, positions, weights and slots at once, against plain sums."""
     alpha, rate = np.array([1.0, 0.6, 0.3]), 0.4
     random = np.random.default_rng(1)
-
-    def table_of(auctions, seed):
-        table = ads_of(auctions, seed=seed)
-        slot = random.integers(1, 4, size=6 * auctions)
-        return table | {"slot": slot, "w": random.exponential(size=6 * auctions) ** 2}
-
-    def corrected(table, model):
-        return table[model] / (table[model] + (1 - table[model]) / rate)
-
-    def labels(table):
-        return table["click"] / alpha[table["slot"] - 1]
-
-    table, other = table_of(400, 0), table_of(300, 9)
-    more = {"calibration_table": other} if fitted_on == "another table" else {}
-    more |= {"truth": "truth"} if with_truth else {}
-    options = {"slots": alpha, "position": "slot", "weight": "w", "sampling_rate": rate, "calibrate": "platt"}
-    found = evaluate(table, **options, **more)
-    weight = table["w"].reshape(-1, 6).mean(1)
-    value = table["bid"] * (table["truth"] if with_truth else labels(table))
+    table = ads_of(400)
+    table |= {"slot": random.integers(1, 4, size=2400), "w": random.exponential(size=2400) ** 2}
+    options = {"slots": alpha, "position": "slot", "weight": "w", "sampling_rate": rate}
+    found = evaluate(table, **options, **({"truth": "truth"} if with_truth else {}))
+    weight, labels = table["w"].reshape(-1, 6).mean(1), table["click"] / alpha[table["slot"] - 1]
+    value = table["bid"] * (table["truth"] if with_truth else labels)
     welfare = {}
     for model in ("rough", "fine"):
-        ctr = corrected(table, model)
-        if fitted_on == "another table":
-            fitted = Platt.fit(corrected(other, model), labels(other), weights=other["w"])
-            twin = fitted(ctr)
-        else:
-            twin = Platt.fit(ctr, labels(table), weights=table["w"])(ctr)
-        for name, predicted in ((model, ctr), (f"{model}+platt", twin)):
-            order = np.argsort(-(table["bid"] * predicted).reshape(-1, 6), axis=1, kind="stable")[:, :3]
-            welfare[name] = (np.take_along_axis(value.reshape(-1, 6), order, axis=1) * alpha).sum(1)
-            assert found.models[name].welfare == pytest.approx(np.average(welfare[name], weights=weight))
-            clicks, p = labels(table), np.clip(predicted, 1e-15, 1 - 1e-15)
-            losses = -(clicks * np.log(p) + (1 - clicks) * np.log1p(-p))
-            assert found.models[name].log_loss == pytest.approx(np.average(losses, weights=table["w"]))
-    for model, baseline in (("fine", "rough"), ("fine+platt", "fine"), ("fine+platt", "rough+platt")):
-        one = comparison(found, model=model, baseline=baseline)
-        difference = np.average(welfare[model] - welfare[baseline], weights=weight)
-        assert one.difference == pytest.approx(difference)
-        assert one.relative == pytest.approx(difference / np.average(welfare[baseline], weights=weight))
+        ctr = table[model] / (table[model] + (1 - table[model]) / rate)
+        order = np.argsort(-(table["bid"] * ctr).reshape(-1, 6), axis=1, kind="stable")[:, :3]
+        welfare[model] = (np.take_along_axis(value.reshape(-1, 6), order, axis=1) * alpha).sum(1)
+        assert found.models[model].welfare == pytest.approx(np.average(welfare[model], weights=weight))
+        losses = -(labels * np.log(ctr) + (1 - labels) * np.log1p(-ctr))
+        assert found.models[model].log_loss == pytest.approx(np.average(losses, weights=table["w"]))
+    difference = np.average(welfare["fine"] - welfare["rough"], weights=weight)
+    assert comparison(found).difference == pytest.approx(difference)
+    assert comparison(found).relative == pytest.approx(difference / np.average(welfare["rough"], weights=weight))
     if with_truth:
         best = (-np.sort(-value.reshape(-1, 6), axis=1)[:, :3] * alpha).sum(1)
         assert found.optimal_welfare == pytest.approx(np.average(best, weights=weight))
-
-
-def test_a_table_cannot_calibrate_itself(tmp_path):
-    table = pl.DataFrame(ads_of(50))
-    table.write_parquet(tmp_path / "ads.parquet")
-    for same in (table, tmp_path / "ads.parquet"):
-        with pytest.raises(InputError, match="calibration_table must not be the table itself"):
-            evaluate(same, calibrate="platt", calibration_table=same)
 
 
 def test_revenue_is_judged_by_the_auctions_whose_revenue_differs():
@@ -360,14 +305,6 @@ def test_revenue_is_judged_by_the_auctions_whose_revenue_differs():
     assert comparison(bent).decisive_auctions < 30
     assert comparison(bent, "revenue").changed_auctions > 30
     assert comparison(bent, "revenue").outcome in ("better", "worse", "unclear")
-
-
-def test_calibration_on_another_table():
-    table, other = ads_of(500), ads_of(800, seed=9)
-    columns = ["rough", "fine", "click"]  # neither bids nor auctions are needed there
-    found = evaluate(table, calibrate="platt", calibration_table=pl.DataFrame(other).select(columns))
-    fitted = Platt.fit(other["fine"], other["click"])(table["fine"])
-    assert found.models["fine+platt"].log_loss == pytest.approx(log_loss(table["click"], fitted))
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
@@ -417,10 +354,8 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
 
 def test_progress_is_told():
     seen = []
-    evaluate(ads_of(100), calibrate="platt", progress=lambda work, share: seen.append((work, share)))
-    assert {work for work, _ in seen} == {"calibration", "rough", "fine", "rough+platt", "fine+platt"}
-    assert all(0 <= share <= 1 for _, share in seen)
-    assert seen[-1] == ("fine+platt", 1.0)
+    evaluate(ads_of(100), progress=lambda work, share: seen.append((work, share)))
+    assert seen == [("rough", 0.0), ("rough", 1.0), ("fine", 0.0), ("fine", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -432,22 +367,13 @@ def test_progress_is_told():
         ({"slots": (1.0, 1.5)}, "slots must be positive and must not rise"),
         ({"pricing": "gps"}, "pricing must be one of .*; did you mean 'gsp'?"),
         ({"reserve": -1.0}, "reserve must be finite and no less than 0, found -1"),
-        ({"calibrate": "plat"}, "calibrate must be one of none, platt, .*; did you mean 'platt'?"),
-        ({"calibration_table": "x.csv"}, "calibration_table needs calibrate"),
         ({"sampling_rate": 0.0}, r"sampling_rate must be in \(0, 1\], found 0"),
-        ({"pool_by": "auction"}, "pool_by needs auction_size"),
         ({"auction_size": 2.5}, "auction_size must be a whole number, found 2.5"),
     ],
 )
 def test_bad_options_are_named(options, message):
     with pytest.raises(InputError, match=message):
         evaluate(ads_of(20), **options)
-
-
-def test_a_model_may_not_have_the_name_of_a_twin():
-    table = ads_of(20)
-    with pytest.raises(InputError, match=r"ctr must not name rough\+platt, the name of the calibrated rough"):
-        evaluate(table | {"rough+platt": table["fine"]}, ctr=["rough", "rough+platt"], calibrate="platt")
 
 
 def test_levels_are_means_with_an_interval_on_the_scale_of_their_logarithm():
@@ -476,6 +402,7 @@ def test_references_are_plain_means():
         assert found.references[name].welfare == pytest.approx(expected.mean())
     (one,) = [each for each in found.against if each.pair == ("fine", "random ad")]
     assert one.difference == pytest.approx(found.models["fine"].welfare - at_random.mean())
+    assert list(evaluate(table, bid=2.0).references) == ["random ad"]  # ranking by bid would be the same
 
 
 def test_references_of_every_possible_auction():
@@ -549,7 +476,7 @@ def test_few_clicks_are_said_before_any_number():
     table = ads_of(100)
     table["click"] = np.where(np.arange(600) % 100 == 7, 1, 0)
     said = str(evaluate(table))
-    assert said.startswith("Only 6 clicks in 600 ads: too few to judge a model; see the intervals.")
+    assert said.startswith("Only 6 clicks in 600 ads: too few to judge a model.")
     assert "AUC 0." not in said
 
 

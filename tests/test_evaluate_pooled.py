@@ -1,4 +1,4 @@
-"""`bidwise.evaluate` where ads are in no auctions, and what it says about pools, clusters, segments and heavy bids."""
+"""`bidwise.evaluate` where ads are in no auctions, and what it says about clusters, segments and heavy bids."""
 
 import json
 import math
@@ -103,7 +103,7 @@ def test_welfare_and_revenue_are_the_means_over_all_auctions(rules, size):
 def test_numbers_are_those_of_the_library(weighted, slots):
     table = logged()
     found = drawn(table, slots=slots, weight="w" if weighted else None)
-    more = {"slots": slots, "weights": table["w"] / table["w"].mean() if weighted else None}
+    more = {"slots": slots, "weights": table["w"] if weighted else None}
     for model, numbers in found.models.items():
         assert numbers.welfare == pytest.approx(bidwise.pooled_welfare(*columns(table, model), 16, **more))
         assert numbers.revenue == pytest.approx(bidwise.pooled_revenue(*columns(table, model), 16, **more))
@@ -112,8 +112,33 @@ def test_numbers_are_those_of_the_library(weighted, slots):
     for metric in ("welfare", "revenue", "surplus", "log_loss", "auc"):
         difference = getattr(one, metric) - getattr(base, metric)
         assert comparison(found, metric).difference == pytest.approx(difference)
-    assert (found.auctions, found.ads, found.ads_left_out) == (None, 3_000, 0)
+    assert (found.auctions, found.ads) == (None, 3_000)
     assert "The auctions are not real" in " ".join(notes(found))
+
+
+def test_an_ad_competes_as_often_as_it_weighs():
+    table = logged(500)
+    copies = np.random.default_rng(0).integers(1, 4, 500)
+    weighted = drawn(table | {"w": copies}, weight="w")
+    repeated = drawn(taken(table, np.repeat(np.arange(500), copies)))
+    for metric in ("welfare", "revenue", "log_loss", "auc"):
+        values = [getattr(found.models["fine"], metric) for found in (weighted, repeated)]
+        assert values[0] == pytest.approx(values[1])
+    smaller, one = (drawn(table | {"w": copies / total}, weight="w") for total in (copies.sum(), copies.mean()))
+    assert smaller.models["fine"].revenue == pytest.approx(one.models["fine"].revenue)  # weights of mean 1 at least
+
+
+def test_a_calibrated_copy_is_a_model_like_others():
+    table = logged()
+    found = drawn(table, calibrate="platt")
+    models = list(found.models)
+    assert models[2:] == [f"{model}+platt" for model in models[:2]]
+    copy = bidwise.evaluation.Platt.fit(table["fine"], table["click"])(table["fine"])
+    welfare = bidwise.pooled_welfare(copy, table["click"], table["bid"], 16)
+    assert found.models["fine+platt"].welfare == pytest.approx(welfare)
+    assert "two numbers each" in " ".join(notes(found))
+    with pytest.raises(InputError, match="calibrated copy"):
+        drawn(table | {"fine+platt": copy}, ctr=["fine", "fine+platt"], calibrate="platt")
 
 
 def test_errors_of_differences_are_those_of_paired_ads():
@@ -186,10 +211,8 @@ def test_the_auc_of_real_auctions_varies_by_auction():
     [
         {},
         {"weight": "w", "slots": (1.0, 0.5), "reserve": 0.8},
-        {"pool_by": "day"},
-        {"pool_by": ["day", "advertiser"], "auction_size": 4},
         {"cluster": "advertiser"},
-        {"cluster": "advertiser", "pool_by": "day", "by": ["device", "day"]},
+        {"cluster": "advertiser", "by": ["device", "day"]},
         {"by": "advertiser"},
     ],
     ids=str,
@@ -199,59 +222,6 @@ def test_shuffled_rows_change_nothing(options):
     rows = np.random.default_rng(7).permutation(3_000)
     found, expected = (json.loads(drawn(each, **options).to_json()) for each in (taken(table, rows), table))
     assert_same_json(found, expected)
-
-
-# pools
-
-
-def test_small_pools_are_left_out_and_counted():
-    table = logged(1_000)
-    pool = np.where(np.arange(1_000) < 16, 0, np.where(np.arange(1_000) < 33, 1, 2))  # of 16, 17 and 967 ads
-    found = drawn(table | {"pool": pool}, pool_by="pool")
-    assert (found.pools, found.ads, found.ads_left_out) == (2, 984, 16)
-    assert "16 ads were dropped: their pools have no more than 16 ads." in " ".join(notes(found))
-    kept = taken(table | {"pool": pool}, np.arange(16, 1_000))
-    assert_same_json(json.loads(found.to_json())["models"], json.loads(drawn(kept, pool_by="pool").to_json())["models"])
-
-
-def test_few_pools_add_up_and_their_ads_are_drawn_anew():
-    table = logged()
-    found = drawn(table, pool_by="day")
-    rows = [np.flatnonzero(table["day"] == day) for day in range(4)]
-    sizes = [len(some) for some in rows]
-    for model, numbers in found.models.items():
-        each = [bidwise.pooled_welfare(*columns(taken(table, some), model), 16) for some in rows]
-        assert numbers.welfare == pytest.approx(np.average(each, weights=sizes))
-    apart = [pooled(taken(table, some), "fine")[0] - pooled(taken(table, some), "rough")[0] for some in rows]
-    values = np.concatenate([each.values.numpy() for each in apart])
-    assert comparison(found).standard_error == pytest.approx(values.std(ddof=1) / math.sqrt(3_000))
-    assert "Intervals apply to other ads of the same pools" in " ".join(notes(found))
-
-
-def test_many_pools_are_drawn_anew():
-    table = logged()
-    found = drawn(table, pool_by="advertiser", auction_size=8)
-    rows = [np.flatnonzero(table["advertiser"] == one) for one in range(80)]
-    sizes = np.array([len(some) for some in rows])
-    each = {
-        model: np.array([bidwise.pooled_welfare(*columns(taken(table, some), model), 8) for some in rows])
-        for model in ("rough", "fine")
-    }
-    change = (each["fine"] - each["rough"]) * sizes
-    difference = change.sum() / sizes.sum()
-    without = [(change.sum() - change[k]) / (sizes.sum() - sizes[k]) for k in range(80)]
-    error = math.sqrt(79 / 80 * sum((each - difference) ** 2 for each in without))
-    one = comparison(found)
-    assert found.pools == 80
-    assert (one.difference, one.standard_error) == (pytest.approx(difference), pytest.approx(error))
-    alike = sizes.sum() ** 2 / (sizes**2).sum()
-    assert (one.ci_high - one.difference) / error == pytest.approx(student_quantile(0.975, round(alike) - 1))
-    assert "Intervals apply to other pools" in " ".join(notes(found))
-
-
-def test_pools_that_are_all_too_small_are_refused():
-    with pytest.raises(InputError, match=r"auction_size must be below the size of some pool of pool_by: the largest"):
-        drawn(logged(100), pool_by="advertiser")
 
 
 # clusters
@@ -327,7 +297,7 @@ def test_a_cluster_inside_an_auction_is_refused():
 # segments
 
 
-@pytest.mark.parametrize("options", [{}, {"pool_by": "day"}, {"weight": "w"}, {"cluster": "advertiser"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"weight": "w"}, {"cluster": "advertiser"}], ids=str)
 def test_segments_add_up_to_the_whole(options):
     found = drawn(logged(), by=["device", "day"], **options)
     for column in ("device", "day"):
@@ -356,9 +326,9 @@ def test_intervals_of_segments_hold_at_once():
         assert half == pytest.approx(student_quantile(1 - 0.025 / 3, 2_999))
 
 
-@pytest.mark.parametrize("options", [{}, {"cluster": "advertiser"}, {"pool_by": "advertiser", "auction_size": 4}])
+@pytest.mark.parametrize("options", [{}, {"cluster": "advertiser"}])
 def test_a_segment_of_all_ads_is_the_whole(options):
-    """Also its error: segments are drawn anew as the ads, clusters or pools are."""
+    """Also its error: segments are drawn anew as the ads or clusters are."""
     found = drawn(logged() | {"all": ["x"] * 3_000}, by="all", **options)
     (whole,) = found.segments
     for name in ("difference", "ci_low", "ci_high", "standard_error", "relative", "effective_clicks"):
@@ -485,11 +455,9 @@ def test_what_has_no_answer_is_refused(options, message):
     "options",
     [
         {},
-        {"pool_by": "day", "weight": "w"},
-        {"pool_by": ["day", "device"]},
+        {"weight": "w"},
         {"cluster": "advertiser"},
         {"by": ["device", "day"]},
-        {"calibrate": "platt"},
         {"truth": "truth", "ctr": ["rough", "fine", "truth"]},
         {"ctr": "rough"},
     ],
@@ -508,16 +476,8 @@ def test_results_are_written_read_and_shown(tmp_path, options):
         assert f"{each.ads:,}" in page
 
 
-def test_columns_of_segments_may_be_called_cluster_or_pool():
+def test_columns_of_segments_may_be_called_cluster():
     table = logged() | {"cluster": np.arange(len(logged()["bid"])) % 2}
     found = drawn(table, cluster="advertiser", by="cluster")
     assert found.clusters == len(set(table["advertiser"]))
     assert [segment.value for segment in found.segments] == ["0", "1"]
-
-
-def test_light_pools_are_left_out_too():
-    table = logged()
-    weight = np.where(table["advertiser"] == 3, 1e-3, 1.0)
-    found = drawn(table | {"w": weight}, pool_by="advertiser", weight="w", auction_size=8)
-    assert found.pools == 79
-    assert found.ads_left_out == (table["advertiser"] == 3).sum()

@@ -80,7 +80,7 @@ def test_without_auctions_all_that_could_be_drawn_are_measured(tmp_path):
 
 
 def test_a_missing_column_is_named(tmp_path):
-    with pytest.raises(bidwise.InputError, match="auction or offsets, found logits, clicks") as raised:
+    with pytest.raises(bidwise.InputError, match="auction, found logits, clicks") as raised:
         trained(tmp_path, bidwise.WelfareCallback(), Model(auction=False))
     assert raised.value.argument == "validation_step"
 
@@ -91,18 +91,6 @@ def test_checkpoints_can_watch_welfare(tmp_path):
     trainer.fit(Model(), loader(), loader())
     assert watch.best_model_score == pytest.approx(float(watch.best_model_score))
     assert watch.best_model_path
-
-
-def test_offsets_of_batches_are_auctions_of_their_own(tmp_path):
-    class InBatches(Model):
-        def validation_step(self, batch, number):
-            found = super().validation_step(batch, number)
-            del found["auction"]
-            return found | {"offsets": torch.arange(0, len(batch[0]) + 1, SIZE), "logits": found["logits"].bfloat16()}
-
-    callback, model = bidwise.WelfareCallback(verbose=False), InBatches()
-    trained(tmp_path, callback, model, epochs=1)
-    assert callback.evaluation.auctions == ADS // SIZE
 
 
 def test_callbacks_before_it_see_what_it_logs(tmp_path):

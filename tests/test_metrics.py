@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from bidwise.auctions import run_auction, welfare
 from bidwise.evaluation.auc import auc, auction_auc
-from bidwise.evaluation.bins import equal_mass
+from bidwise.evaluation.calibration import equal_mass
 from bidwise.evaluation.metrics import Metrics
 
 seeded = settings(derandomize=True, deadline=None, database=None, max_examples=60)

@@ -144,46 +144,13 @@ def test_an_ad_of_weight_w_is_w_ads(slots, reserve):
             assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
-def world(seed, ads, pools=None, tied=False):
+def world(seed, ads, tied=False):
     random = np.random.default_rng(seed)
     ctr, bids = random.uniform(0.01, 0.5, ads), random.lognormal(0, 1, ads)
     if tied:
         ctr, bids = ctr.round(1) + 0.05, bids.round(0) + 0.5
     found = [ctr, (random.random(ads) < ctr).astype(float), bids]
-    found += [] if pools is None else [random.integers(0, pools, ads)]
     return [torch.from_numpy(x) for x in found]
-
-
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("reserve", [0.0, 0.7])
-def test_several_pools_are_each_its_own(tied, reserve):
-    ctr, truth, bids, pools = world(5, 300, pools=4, tied=tied)
-    together = pool_of(pool_score(bids, ctr, reserve), 6, 3, pools=pools)
-    weights = torch.rand(300, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
-    weighted = pool_of(pool_score(bids, ctr, reserve), 6, 3, pools=pools, weights=weights)
-
-    def measures(pool, rows):
-        t, b, c = truth[rows], bids[rows], ctr[rows]
-        yield pool.welfare((b * t).where(b >= reserve, 0), (1.0, 0.4))
-        yield pool.revenue(t, b, c, (1.0, 0.4), "gsp", reserve)
-
-    everyone = torch.arange(300)
-    means, weighted_means = [[], []], [[], []]
-    found, found_weighted = list(measures(together, everyone)), list(measures(weighted, everyone))
-    for g in range(4):
-        rows = everyone[pools == g]
-        score = pool_score(bids[rows], ctr[rows], reserve)
-        both = measures(Pool(score, 6, 3), rows), measures(pool_of(score, 6, weights=weights[rows]), rows)
-        for k, (alone, weighing) in enumerate(zip(*both, strict=True)):
-            np.testing.assert_allclose(found[k].values[rows], alone.values, rtol=1e-9, atol=1e-12)
-            np.testing.assert_allclose(found[k].own[rows] * 300 / len(rows), alone.own, rtol=1e-9, atol=1e-13)
-            means[k].append(alone.mean * len(rows) / 300)
-            weighted_means[k].append(weighing.mean * float(weights[rows].sum() / weights.sum()))
-    for k in (0, 1):
-        assert found[k].mean == pytest.approx(sum(means[k]), rel=1e-12)
-        assert found_weighted[k].mean == pytest.approx(sum(weighted_means[k]), rel=1e-10)
-    one = pool_of(bids * ctr, 6, 3, pools=torch.zeros(300)).revenue(truth, bids, ctr, (1.0, 0.4))
-    assert one.mean == pytest.approx(pooled_revenue(ctr, truth, bids, 6, slots=(1.0, 0.4)))
 
 
 @pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5, 0.2)])
@@ -198,26 +165,6 @@ def test_values_of_ads_are_those_without_them(slots, size, tied):
         rest = torch.arange(12) != ad
         without = pooled_welfare(ctr[rest], truth[rest], bids[rest], size, slots=slots)
         assert float(found.values[ad]) == pytest.approx(12 * found.mean - 11 * without, rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_large_pool_costs_small_ones_no_digits(weighted):
-    slots = (1.0, 0.8, 0.6, 0.4, 0.2)
-    ctr, truth, bids = world(11, 40_060)
-    pools = torch.cat([torch.arange(60) // 20, torch.full((40_000,), 3)])
-    weights = 1 + torch.rand(len(pools), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    weights = weights if weighted else None
-    each = []
-    for g in range(4):
-        rows = pools == g
-        w = None if weights is None else weights[rows]
-        share = len(bids[rows]) / len(bids) if weights is None else float(w.sum() / weights.sum())
-        each.append(share * pooled_revenue(ctr[rows], truth[rows], bids[rows], 8, weights=w, slots=slots))
-    for ids in (pools, 3 - pools):
-        found = pool_of(bids * ctr, 8, 6, pools=ids, weights=weights).revenue(truth, bids, ctr, slots)
-        assert found.mean == pytest.approx(sum(each), rel=1e-9)
-        mean = float(found.values.mean()) if weights is None else float(found.values @ weights / weights.sum())
-        assert mean == pytest.approx(sum(each), rel=1e-8)
 
 
 @pytest.mark.parametrize("reserve", [0.0, 0.7])

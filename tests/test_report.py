@@ -47,16 +47,14 @@ def page_of(result):
 def small(name):
     """The results that pages are made of here; each has its own way to be awkward."""
     match name:
-        case "three calibrated":
-            return result_of(["first", "second", "third"], auctions=700, calibrate="platt")
+        case "three":
+            return result_of(["first", "second", "third"], auctions=700)
         case "known truth":
             return result_of(["first", "second"], truth="truth")
         case "too few":
             return result_of(["first", "second"], auctions=30)
         case "single":
             return result_of(["first"], truth="truth")
-        case "single calibrated":
-            return result_of(["first"], calibrate="platt")
         case "no clicks":
             return result_of(["first", "second"], changes={"click": np.zeros(900, dtype=int)})
         case "all clicks":
@@ -84,7 +82,7 @@ def small(name):
             return result_of(["first", "second"], changes={"place": place, "bid": bid}, auction_size=6, **more)
 
 
-SMALL = ["three calibrated", "known truth", "too few", "single", "single calibrated"]
+SMALL = ["three", "known truth", "too few", "single"]
 SMALL += ["no clicks", "all clicks", "one auction", "equal", "ten", "nasty"]
 SMALL += ["drawn", "drawn, too few", "drawn, equal", "drawn, no clicks", "segments"]
 
@@ -161,7 +159,7 @@ def test_names_cannot_change_the_picture():
     assert '>&lt;g id="a"&gt;&lt;metadata&gt;</text>' in nasty
 
 
-@pytest.mark.parametrize("name", ["three calibrated", "nasty"])
+@pytest.mark.parametrize("name", ["three", "nasty"])
 def test_same_result_gives_same_bytes(results, pages, name):
     assert page_of(results[name]) == pages[name]
     assert page_of(result_from_json(Evaluation, json.loads(results[name].to_json()))) == pages[name]
@@ -174,9 +172,9 @@ def test_page_leaves_matplotlib_as_it_was(results):
 
 
 def test_page_of_three_models_is_small(pages):
-    assert len(pages["three calibrated"].encode()) < 600_000
-    charts = re.findall(r"<svg role.*?</svg>", pages["three calibrated"], re.DOTALL)
-    assert len(charts) == 3  # whiskers, and curves before and after
+    assert len(pages["three"].encode()) < 600_000
+    charts = re.findall(r"<svg role.*?</svg>", pages["three"], re.DOTALL)
+    assert len(charts) == 2  # whiskers and curves
     assert max(map(len, charts)) < 40_000
 
 
@@ -191,7 +189,7 @@ BOUNDS = {  # outcome -> words, ends of the interval, auctions that differ
 
 @pytest.mark.parametrize("outcome", BOUNDS)
 def test_each_sentence_has_the_mark_of_its_outcome(results, outcome):
-    result = results["three calibrated"]
+    result = results["three"]
     words, low, high, auctions = BOUNDS[outcome]
     changes = {"ci_low": low, "ci_high": high, "changed_auctions": auctions, "decisive_auctions": auctions}
     result = replace(result, comparisons=tuple(replace(c, **changes) for c in result.comparisons))
@@ -210,20 +208,12 @@ def test_intervals_without_bounds_are_named(results):
     assert "no finite interval" in page_of(result)
 
 
-def test_verdicts_about_calibration_come_last():
-    result = result_of(["m", "m1", "m10"], calibrate="platt")
-    page = page_of(result)
-    said = sorted(comparison_lines(result), key=lambda line: page.index(line.text))
-    twins = ["+platt" in line.text for line in said]
-    assert twins == sorted(twins)
-
-
 def test_numbers_in_the_tables_are_the_results(results, pages):
-    text = Page(pages["three calibrated"]).text
-    for numbers in results["three calibrated"].models.values():
+    text = Page(pages["three"]).text
+    for numbers in results["three"].models.values():
         assert f"{numbers.auc:.3f}" in text
         assert f"{numbers.predicted_over_observed:.3f}" in text
-    for comparison in results["three calibrated"].comparisons:
+    for comparison in results["three"].comparisons:
         assert f"{comparison.lift:%}" in text
         assert f"{comparison.changed_auctions:,}" in text
     share = 1 + results["known truth"].lift("second", "best possible").difference
@@ -250,15 +240,6 @@ def test_a_handful_of_ads_is_the_first_thing_a_page_says(results, pages):
     assert "of the welfare of first, and the verdict rests on that." in leading
 
 
-def test_segments_that_can_be_told_are_drawn():
-    device = {"device": np.resize(["phone", "desktop"], 1500 * 6)}
-    result = result_of(["first", "second"], auctions=1500, changes=device, by="device")
-    drawn = [each.value for each in result.segments if each.welfare.outcome != "few"]
-    assert drawn == ["desktop", "phone"]
-    about = re.findall(r"second against first by device, [^:]*: ([^\"<]*)", page_of(result))  # the figure in words
-    assert any(all(f"{value}: " in words for value in drawn) for words in about)
-
-
 def test_segments_are_tables_of_the_page(results, pages):
     text = Page(pages["segments"]).text
     for segment in results["segments"].segments:
@@ -282,7 +263,7 @@ def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", ["three calibrated", "no clicks", "ten", "nasty"])
+@pytest.mark.parametrize("name", ["three", "no clicks", "ten", "nasty"])
 def test_page_in_a_browser(browser, pages, tmp_path, name, width):
     file = tmp_path / "report.html"
     file.write_text(pages[name], encoding="utf-8")
@@ -293,7 +274,7 @@ def test_a_page_of_several_runs_folds_them_and_its_navigation_stays_in_view(brow
     file = tmp_path / "report.html"
     runs = [
         Run("one", results["known truth"]),
-        Run("two", results["three calibrated"]),
+        Run("two", results["three"]),
         Run("three", results["single"]),
     ]
     file.write_text(runs_page(runs), encoding="utf-8")

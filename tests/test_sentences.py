@@ -82,12 +82,11 @@ def evaluations():
         return bidwise.evaluate(table, **usual | auction | options)
 
     same, constant = table | {"fine": table["rough"]}, table | {"fine": np.full(5400, 0.3)}
-    yield of(table, truth="truth", calibrate="platt")
+    yield of(table, truth="truth")
     yield of(table, truth="truth", baseline="fine")
     yield of(table, truth="truth", ctr="fine")
     yield of(table, ctr="fine", slots=(1.0, 0.5))
     yield of(table | {"slot": np.tile([1, 2], 2700)}, position="slot", slots=(1.0, 0.5), by="slot")
-    yield of(table, calibrate="platt", calibration_table=ads_of(300, seed=3))
     yield of(few)
     yield of(rare)
     yield of(same | {"third": same["rough"]}, ctr=["rough", "fine", "third"])
@@ -113,14 +112,11 @@ def evaluations():
     yield of(table | {"bid": np.where(np.arange(5400) == np.argmax(table["click"]), 1e7, table["bid"])})
     yield of(table | {"bid": table["bid"] ** 4})
     yield of(table | {"day": np.arange(5400) // 60 % 9}, cluster="day")
-    yield of(pool)
+    yield of(pool, calibrate="platt")
     yield of(pool | {"fine": pool["rough"]})
     yield of({name: column[:40] for name, column in pool.items()})
     yield of({name: column[:60] for name, column in pool.items()}, auction_size=6)
     yield of(pool | {"fine": pool["rough"] / 2}, auction_size=6)
-    days = {"day": np.where(np.arange(9000) < 5, 7, np.arange(9000) % 4)}
-    yield of(pool | days, auction_size=6, pool_by="day")
-    yield of(pool | {"day": np.arange(9000) % 40}, auction_size=6, pool_by="day")
     yield of(
         {**table, **{f"model {k}": table["fine"] ** (1 + k / 9) for k in range(9)}},
         ctr=[f"model {k}" for k in range(9)],

@@ -433,7 +433,7 @@ def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
         for words in (
             "brand_id",
             "whole numbers with a name of codes",
-            "On test",
+            "evaluation/report.html",
             "Over the epochs",
             "Which columns matter",
             "<svg",

@@ -6,7 +6,6 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,6 @@ from bidwise.losses.named import WelfareLoss, single_loss
 from bidwise.segments import Auctions
 
 SATURATED = 1e-3  # ctr (1 - ctr) below which an ad hardly moves: |logit| above 6.9
-HEAVY, IDLE = 0.99, 0.51  # a weight sigmoid(kappa x) is as good as 1 above the first, as good as 1/2 below the second
 _FEW = 0.05  # of the pairs
 QUIET, LOUD = 0.05, 0.8  # bounds of the rank term's share of the gradient
 TOP = 0.75  # of the gradient in one tenth of the ads
@@ -42,16 +40,7 @@ COUNTS = {
     "no_click_auctions": ("auctions without a click", 0.5, "Make auctions larger or take a teacher: all values are 0."),
     "all_click_auctions": ("auctions all clicked", 0.5, "Check that ads without a click were not dropped."),
     "ecpm_ties": ("ties in eCPM", 0.1, "Look for repeated rows, a constant model or saturated CTRs."),
-    "ctr_near_0": ("ctr (1 - ctr) < 0.001, low", 0.1, "Fine if clicks are so rare; else lower the learning rate."),
-    "ctr_near_1": ("ctr (1 - ctr) < 0.001, high", 0.1, "Lower the learning rate: these logits hardly move."),
-    "heavy_value_weights": ("sigmoid(kappa b teacher) > 0.99", 0.5, "Lower kappa: most weights are 1, without effect."),
-    "idle_value_weights": (
-        "sigmoid(kappa b teacher) < 0.51",
-        0.5,
-        "Raise kappa: most weights are 1/2, without effect.",
-    ),
-    "heavy_ecpm_weights": ("sigmoid(kappa eCPM) > 0.99", 0.5, "Lower kappa: most weights are 1, without effect."),
-    "idle_ecpm_weights": ("sigmoid(kappa eCPM) < 0.51", 0.5, "Raise kappa: most weights are 1/2, without effect."),
+    "saturated": ("ctr (1 - ctr) < 0.001", 0.1, "Fine if clicks are so rare; else lower the learning rate."),
 }
 
 
@@ -166,9 +155,6 @@ class Diagnosis:
             )
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
-
 
 def diagnose(
     logits: Tensor,
@@ -230,7 +216,6 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
     bounds = None if auctions.count == 1 else Auctions.of_sizes(sizes).offsets
     clicked, not_clicked = (torch.bincount(auction[some], minlength=auctions.count) for some in (y > 0, y < 1))
     ctr = ctr_of(z)
-    saturated = ctr * torch.sigmoid(-z) < SATURATED
     s = b * ctr
     same_ecpm = groups(auction, s)
     pairs, ecpm_ties = pairs_inside(auction), pairs_inside(same_ecpm)
@@ -244,18 +229,11 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
         "no_click_auctions": _part(clicked[sizes > 1] == 0, "with rivals"),
         "all_click_auctions": _part(not_clicked[sizes > 1] == 0, "with rivals"),
         "ecpm_ties": Part(ecpm_ties, pairs, "pairs"),
-        "ctr_near_0": _part(saturated & (z < 0), "ads"),
-        "ctr_near_1": _part(saturated & (z > 0), "ads"),
+        "saturated": _part(ctr * torch.sigmoid(-z) < SATURATED, "ads"),
     }
     if not isinstance(loss, WelfareLoss):
         return Diagnosis(len(out), auctions.count, pairs, counts, entropy)
     options = loss.options
-    if p is not None and options.weighting is not None:
-        unit = b.mean() if isinstance(loss.unit, str) else loss.unit
-        for name, x in (("value", b * p), ("ecpm", s)):
-            weight = torch.sigmoid(options.weighting * x / unit)
-            counts[f"heavy_{name}_weights"] = _part(weight > HEAVY, "ads")
-            counts[f"idle_{name}_weights"] = _part(weight < IDLE, "ads")
     same_value = groups(auction, b * (y if p is None or options.value == "clicks" else p))
     value_ties, ties_in_both = pairs_inside(same_value), pairs_inside(groups(same_value, same_ecpm))
     found, slope = _with_gradient(loss.with_options(lam=0.0, validate=False), z, y, b, bounds, p)

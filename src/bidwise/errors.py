@@ -20,9 +20,9 @@ class InputError(ValueError):
     With ``argument`` the message continues after its name, and a command line may spell the name as typed there.
     ``{}`` in the message stands for ``others``, further arguments.
 
-    >>> error = InputError("needs {}, found none", argument="pool_by", others=("auction_size",))
+    >>> error = InputError("needs {}, found none", argument="time_format", others=("time",))
     >>> str(error), error.spelled(lambda name: "--" + name.replace("_", "-"))
-    ('pool_by needs auction_size, found none', '--pool-by needs --auction-size, found none')
+    ('time_format needs time, found none', '--time-format needs --time, found none')
     """
 
     argument: str = ""  # also of errors that another process wraps

@@ -26,7 +26,6 @@ class EvaluationOptions:
         auction: Columns that identify an auction: day request_id.
         auction_size: Without auctions: average over every possible auction of this many ads [default: the largest of
             2, 8, 32 and 256 that the table can judge; models are compared in all of them].
-        pool_by: Ads compete only within the same value of these columns, e.g. keyword day; needs an auction size.
         cluster: Columns that define clusters, such as advertiser; confidence intervals are over clusters instead of
             ads.
         by: Columns of segments, such as device advertiser.
@@ -36,10 +35,9 @@ class EvaluationOptions:
         pricing: How winners pay: gsp (generalised second price), vcg or first_price.
         reserve: Lowest price of a click; ads that bid less are not shown.
         squash: The auction ranks by `bid * ctr^squash`.
-        calibrate: Add a calibrated copy of each model: platt, a line through its logits.
-        calibration_table: Table to fit the calibration on [default: the table itself].
         position: Column of the slot of an ad, from 1; a click in slot k counts 1/alpha_k. Needs slots.
         sampling_rate: Share of the negatives that the models were trained on; corrects their predictions.
+        calibrate: Add a calibrated copy of each model: platt, a line through its logits.
         weight: Column of weights of ads: an auction has the mean weight of its ads; without auctions an ad competes as
             often as it weighs.
         separator: Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
@@ -51,7 +49,6 @@ class EvaluationOptions:
     bid: str | None = None
     auction: list[str] | None = None
     auction_size: int | None = None
-    pool_by: Annotated[list[str] | None, ADVANCED] = None
     cluster: Annotated[list[str] | None, ADVANCED] = None
     by: list[str] | None = None
     truth: str | None = None
@@ -60,9 +57,8 @@ class EvaluationOptions:
     pricing: Literal["gsp", "vcg", "first_price"] = "gsp"
     reserve: Annotated[float, ADVANCED] = 0.0
     squash: Annotated[float, ADVANCED] = 1.0
-    calibrate: Literal["none", "platt"] = "none"
-    calibration_table: Annotated[str | None, ADVANCED] = None
     position: Annotated[str | None, ADVANCED] = None
+    calibrate: Literal["none", "platt"] = "none"
     sampling_rate: Annotated[float | None, ADVANCED] = None
     weight: Annotated[str | None, ADVANCED] = None
     separator: Annotated[str | None, ADVANCED] = None

@@ -5,7 +5,7 @@ Neither library is imported here: both call the given function with the scores o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, needs_teacher, single_loss
 from bidwise.values import Floats
 
+Metric = Callable[..., tuple[str, float] | tuple[str, float, bool]]
 _LEAST = 1e-16  # curvature of an ad with a CTR of 0 or 1 in floating point
 
 
@@ -82,7 +83,7 @@ def welfare_metric(
     raw: bool = True,
     start: float = 0.5,
     slots: Sequence[float] = (1.0,),
-) -> WelfareMetric:
+) -> Metric:
     """Welfare of the rows that are validated on, higher is better: ``feval`` of LightGBM, ``custom_metric`` of XGBoost.
 
     LightGBM and ``LGBMClassifier.fit(eval_metric=f)`` know that higher is better. For XGBoost, pass
@@ -105,7 +106,26 @@ def welfare_metric(
     if auction_size is not None:
         check_whole("auction_size", auction_size, 1)
     worth, bounds = _columns(bids, auctions)
-    return WelfareMetric(worth.numpy(), bounds, auction_size, _logit(start) if raw else None, tuple(slots))
+    level = _logit(start)
+
+    def metric(
+        first: Any, second: Any, sample_weight: ArrayLike | None = None
+    ) -> tuple[str, float] | tuple[str, float, bool]:
+        """Predictions and a Dataset or DMatrix, or clicks and predictions; weights do not count."""
+        rows = _Rows.of(first, second, sample_weight)
+        rows.check("welfare_metric", worth.numpy(), bounds)
+        ctr = _ctr(rows.scores + level) if raw else rows.scores
+        if raw:
+            warn_of_ctr(torch.from_numpy(rows.scores), torch.from_numpy(rows.clicks), "predictions", "pass raw=False")
+        elif not (ctr.min(initial=0) >= 0 and ctr.max(initial=0) <= 1):
+            raise InputError("must be True if predictions are scores: some are outside [0, 1]", argument="raw")
+        if auction_size is None:
+            found = welfare(ctr, rows.clicks, worth, bounds, slots=slots).mean().item()
+        else:
+            found = pooled_welfare(ctr, rows.clicks, worth, auction_size, slots=slots)
+        return ("welfare", found) if rows.xgboost else ("welfare", found, True)
+
+    return metric
 
 
 def boosted_ctr(scores: ArrayLike, start: float = 0.5) -> Floats:
@@ -208,34 +228,6 @@ class WelfareObjective:
             share = share * ads / max(len(sizes), 1)
         up, down = stakes_of(self.bids * labels, offsets, options.gap)
         return np.repeat(share, sizes) * up, np.repeat(share, sizes) * down
-
-
-@dataclass(frozen=True, eq=False)
-class WelfareMetric:
-    """Welfare of a booster's predictions; made by :func:`welfare_metric`."""
-
-    bids: Floats
-    offsets: NDArray[np.int64] | None
-    auction_size: int | None
-    start: float | None  # the logit of score 0; None if predictions are CTR
-    slots: tuple[float, ...]
-
-    def __call__(
-        self, first: Any, second: Any, sample_weight: ArrayLike | None = None
-    ) -> tuple[str, float] | tuple[str, float, bool]:
-        """Predictions and a Dataset or DMatrix, or clicks and predictions; weights do not count."""
-        rows = _Rows.of(first, second, sample_weight)
-        rows.check("welfare_metric", self.bids, self.offsets)
-        ctr = rows.scores if self.start is None else _ctr(rows.scores + self.start)
-        if self.start is None and not (ctr.min(initial=0) >= 0 and ctr.max(initial=0) <= 1):
-            raise InputError("must be True if predictions are scores: some are outside [0, 1]", argument="raw")
-        if self.start is not None:
-            warn_of_ctr(torch.from_numpy(rows.scores), torch.from_numpy(rows.clicks), "predictions", "pass raw=False")
-        if self.auction_size is None:
-            found = welfare(ctr, rows.clicks, self.bids, self.offsets, slots=self.slots).mean().item()
-        else:
-            found = pooled_welfare(ctr, rows.clicks, self.bids, self.auction_size, slots=self.slots)
-        return ("welfare", found) if rows.xgboost else ("welfare", found, True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,6 @@ from bidwise.study.search import budget, searched
 from bidwise.study.served import Served, trained
 from bidwise.table.config import Config, resolved
 from bidwise.table.crosses import Rows, with_crosses
-from bidwise.table.model import Member, members_of, network_of
 from bidwise.table.plan import candidates, combines, recipes
 from bidwise.table.prepare import CAP
 from bidwise.values import Floats
@@ -57,11 +56,11 @@ _BLOCK = 65_536  # rows that are predicted at once
 
 
 class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A click-through-rate model on rows of strings, numbers and dates, as scikit-learn expects a classifier.
+    """A click-through-rate model on rows of strings and numbers, as scikit-learn expects a classifier.
 
-    Columns become features as in ``bidwise train``, by the same encoder; of dates it takes the day of the week and the
-    hour. Settings that are not given, such as the L2 penalty, follow from the number of rows. A tenth of the rows
-    chooses the best epoch and calibrates the CTR.
+    Columns become features as in ``bidwise train``, by the same encoder, which drops dates. Settings that are not
+    given, such as the L2 penalty, follow from the number of rows. A tenth of the rows chooses the best epoch and
+    calibrates the CTR.
 
     Args:
         model: ``deepfm``, ``dcnv2`` or ``logistic_regression``; ``None``: DeepFM, and with
@@ -83,6 +82,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         classes_: the two labels; the second is the click.
         columns_: the type of each column, and the reason.
+        recipe_: the settings of the model that is served.
 
     >>> random = np.random.default_rng(0)
     >>> rows = pl.DataFrame({"site": random.choice(["news", "shop"], 400), "price": random.uniform(1, 9, 400)})
@@ -178,11 +178,8 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         cardinalities = [field.cardinality for field in self.encoder_.fields]
         known = {"cardinalities": cardinalities, "plain": plain, "seed": seed, "device": self.device}
         served = _served(config, ads(train), None if valid is None else ads(valid), metric="log_loss", **known)
-        self.about_: dict[str, Any] = {
-            "members": [vars(member) for member in members_of(served.recipe, len(cardinalities), plain)],
-            "cardinalities": cardinalities,
-        }
-        self.model_ = served.model.cpu().double().eval()  # double: a row has the same CTR by itself and in a batch
+        # double: a row has the same CTR by itself and in a batch
+        self.recipe_, self.model_ = served.recipe, served.model.cpu().double().eval()
         return self
 
     def decision_function(self, X: Any) -> Floats:
@@ -210,24 +207,6 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = tags.input_tags.string = True
         return tags
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())
-        if "model_" in state:  # only numbers and text: no modules, their code may change
-            weights = {name: tensor.numpy() for name, tensor in self.model_.state_dict().items()}
-            for name, array in weights.items():
-                if array.dtype == np.float64 and (array == array.astype(np.float32)).all():
-                    weights[name] = array.astype(np.float32)  # as they were trained
-            state |= {"model_": weights, "encoder_": self.encoder_.to_json()}
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(dict(state))
-        if "model_" in state:
-            members = [Member(**member) for member in self.about_["members"]]
-            network = network_of(members, self.about_["cardinalities"])
-            self.encoder_, self.model_ = Encoder.from_json(state["encoder_"]), network.double().eval()
-            self.model_.load_state_dict({name: torch.tensor(array) for name, array in state["model_"].items()})
-
     def _config(self) -> Config:
         """The same settings as in ``bidwise train``, which checks them."""
         check_name("recipe", self.recipe, _RECIPES)
@@ -241,7 +220,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return resolved({"data": {"click": "y", "bid": "bid"}}, plain)
 
     def _frame(self, X: Any, *y: Any, reset: bool) -> pl.DataFrame:
-        """The rows, checked as scikit-learn checks them, with parts of dates in place of dates."""
+        """The rows, checked as scikit-learn checks them."""
         given = {"y": y[0]} if y else {}
         if hasattr(X, "columns"):
             validate_data(self, X, **given, reset=reset, skip_check_array=True)
@@ -251,7 +230,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             checked = validate_data(self, X, **given, reset=reset, dtype=None, ensure_all_finite="allow-nan")
             array = checked[0] if y else checked
             table = {f"x{at}": array[:, at] for at in range(array.shape[1])}
-        return _with_parts_of_dates(open_table(table, name="X").frame())
+        return open_table(table, name="X").frame()
 
     def _clicks(self, y: Any) -> Floats:
         labels = column_or_1d(y, warn=True)
@@ -290,21 +269,6 @@ def _split(
     if min(tested.sum(), (1 - tested).sum()) < _LEAST or not 0 < left.sum() < len(left):
         return rows, None
     return rows[~held_out], rows[held_out]
-
-
-def _with_parts_of_dates(frame: pl.DataFrame) -> pl.DataFrame:
-    """Dates as their repeating parts, the day of the week and the hour; durations in seconds."""
-    columns: list[pl.Series] = []
-    for column in frame:
-        name, dtype = column.name, column.dtype
-        if dtype == pl.Duration:
-            columns.append(column.dt.total_microseconds() / 1e6)
-        elif dtype.is_temporal():
-            columns += [column.dt.weekday().alias(f"{name} weekday")] if dtype != pl.Time else []
-            columns += [column.dt.hour().alias(f"{name} hour")] if dtype != pl.Date else []
-        else:
-            columns.append(column)
-    return pl.DataFrame(columns)
 
 
 def _bids_of(bid: Any, rows: int) -> Floats:

@@ -13,7 +13,6 @@ from bidwise.checks import InputError
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.definition import ctr_of
-from bidwise.segments import auction_of
 
 try:
     from lightning.pytorch import Callback
@@ -27,10 +26,9 @@ class WelfareCallback(Callback):  # type: ignore[misc]
     """Measures the validation ads as ``bidwise evaluate`` does, and logs it.
 
     ``validation_step`` returns a mapping with ``logits`` (or ``ctr``), ``clicks`` and ``bids`` of its ads; unless
-    ``auction_size`` is given, ``auction``, a number for each ad, or ``offsets``, if batches are whole auctions; and,
-    to compare with, ``baseline``: another model's CTR. Logged are welfare, revenue, auc, log_loss, calibration_error,
-    predicted_over_observed, after ``prefix``, and with a baseline, welfare_difference, welfare_ci_low and
-    welfare_ci_high: ``ModelCheckpoint(monitor="val_welfare")``.
+    ``auction_size`` is given, ``auction``, a number for each ad; and, to compare with, ``baseline``: another model's
+    CTR. Logged are welfare, revenue, auc, log_loss, calibration_error, predicted_over_observed, after ``prefix``, and
+    with a baseline, welfare_difference, welfare_ci_low and welfare_ci_high: ``ModelCheckpoint(monitor="val_welfare")``.
 
     Args:
         auction_size: ads of an auction, if there are no auction ids: averages over every possible auction.
@@ -61,12 +59,6 @@ class WelfareCallback(Callback):  # type: ignore[misc]
         parts, self._parts = [part for rank in distributed.of_all(self._parts) for part in rank], []
         if trainer.sanity_checking or not parts:
             return
-        before = 0
-        for part in parts:
-            if "offsets" in part:  # auctions that are numbered in their batch only
-                offsets = part.pop("offsets")
-                part["auction"] = auction_of(offsets) + before
-                before += len(offsets) - 1
         table = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
         models = ["baseline", "model"] if "baseline" in table else ["model"]
         auctions: Any = {"auction_size": self.auction_size} if self.auction_size else {"auction": "auction"}
@@ -87,9 +79,8 @@ def _columns(outputs: Any, *, needs_auction: bool) -> dict[str, Tensor]:
         columns["model"] = columns["ctr"]
     elif "logits" in columns:
         columns["model"] = ctr_of(columns["logits"].double())
-    auction = "auction" if "auction" in columns else "offsets"
     wanted = {"model": "logits or ctr", "clicks": "clicks", "bids": "bids"}
-    wanted |= {auction: "auction or offsets"} if needs_auction else {}
+    wanted |= {"auction": "auction"} if needs_auction else {}
     if missing := [words for name, words in wanted.items() if name not in columns]:
         found = ", ".join(columns) or type(outputs).__name__
         raise InputError(f"must return a mapping with {', '.join(missing)}, found {found}", argument="validation_step")

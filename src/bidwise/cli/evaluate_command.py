@@ -26,7 +26,7 @@ def evaluate(table: str, /, *, options: EvaluationOptions, out: Path) -> None:
     """
     from bidwise.data.table_files import check_readable
 
-    lists = [column for role in ("ctr", "auction", "pool_by", "cluster", "by") for column in options.columns(role)]
+    lists = [column for role in ("ctr", "auction", "cluster", "by") for column in options.columns(role)]
     roles = (options.click, column_of_bids(options.bid), options.truth, options.position, options.weight)
     check_readable(table, [*lists, *filter(None, roles)], options.separator, options.header)
 

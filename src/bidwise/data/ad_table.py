@@ -36,7 +36,6 @@ class AdTable:
     weights: Floats | None = None
     groups: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # of every ad, for each of the keys
     labels: dict[str, list[str]] = field(default_factory=dict)  # names of the groups of a key
-    left_out: int = 0
 
     @property
     def ads(self) -> int:
@@ -46,13 +45,13 @@ class AdTable:
     def auctions(self) -> int:
         return len(self.offsets) - 1
 
-    def rows(self, order: NDArray[np.int64], offsets: NDArray[np.int64], **changes: Any) -> AdTable:
+    def rows(self, order: NDArray[np.int64], offsets: NDArray[np.int64]) -> AdTable:
         """The ads at ``order``, cut into auctions at ``offsets``."""
         per_ad = ("clicks", "bids", "truth", "position", "weights")
         taken: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[order] for name in per_ad}
         for name in ("ctr", "groups"):
             taken[name] = {key: column[order] for key, column in getattr(self, name).items()}
-        return replace(self, offsets=offsets, **taken, **changes)
+        return replace(self, offsets=offsets, **taken)
 
 
 def read_ads(
@@ -116,6 +115,8 @@ def read_ads(
     groups = pl.concat(grouping)
     grouped = {key: group_ids(groups.select(cs.by_name(*columns))) for key, columns in keys.items()}
     ads = len(read[click])
+    # without auctions an ad competes as often as it weighs, in the mean no less than once
+    usual = 1.0 if weight is None else read[weight].mean() if named else min(read[weight].mean(), 1.0)
     ad_table = AdTable(
         ctr={column: read[column] for column in ctr},
         clicks=read[click],
@@ -123,7 +124,7 @@ def read_ads(
         offsets=np.array([0, ads]),
         truth=None if truth is None else read[truth],
         position=None if position is None else read[position].astype(np.int64),
-        weights=None if weight is None else read[weight] / read[weight].mean(),
+        weights=None if weight is None else read[weight] / usual,
         groups={key: ids for key, (ids, _) in grouped.items()},
         labels={key: labels for key, (_, labels) in grouped.items()},
     )

@@ -115,21 +115,14 @@ class Comparison(AuctionEstimate):
         return Estimate(difference=self.relative, ci_low=self.relative_ci_low, ci_high=self.relative_ci_high)
 
 
-def pairs_of(models: Sequence[str], baseline: str, twins: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Who is compared with whom, as (model, baseline).
+def pairs_of(models: Sequence[str], baseline: str) -> list[tuple[str, str]]:
+    """All pairs of models as (model, baseline), those of the baseline first.
 
-    All pairs, the baseline's first; then every calibrated copy with its original, and with the baseline's copy.
-
-    >>> pairs_of(["a", "b", "c"], "b", {})
+    >>> pairs_of(["a", "b", "c"], "b")
     [('a', 'b'), ('c', 'b'), ('c', 'a')]
-    >>> pairs_of(["a", "b"], "b", {"a+platt": "a", "b+platt": "b"})
-    [('a', 'b'), ('a+platt', 'a'), ('b+platt', 'b'), ('a+platt', 'b+platt')]
     """
     others = [model for model in models if model != baseline]
-    rest = [(later, earlier) for earlier, later in combinations(others, 2)]
-    twin_of = {model: twin for twin, model in twins.items()}
-    after = [(twin_of[model], twin_of[baseline]) for model in others if model in twin_of]
-    return [(model, baseline) for model in others] + rest + list(twins.items()) + after
+    return [(model, baseline) for model in others] + [(later, earlier) for earlier, later in combinations(others, 2)]
 
 
 def compared(

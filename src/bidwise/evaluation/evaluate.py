@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ad_table import AdTable, read_ads
-from bidwise.data.table_files import Table, open_table, same_place, table_name
+from bidwise.data.table_files import Table, open_table, table_name
 from bidwise.evaluation.calibration import Platt
 from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.doubts import doubts_of
@@ -36,7 +35,7 @@ from bidwise.values import Floats
 
 _SIZES = (2, 8, 32, 256)  # of auctions, if none is named
 _SEGMENTS = 50  # of a column, those with the most ads
-_BY = "by "  # before the name of a column of segments, which may be "pool"
+_BY = "by "  # before the name of a column of segments, which may be "cluster"
 _Progress = Callable[[str, float], None]  # the current step, and the share that is done
 
 
@@ -60,36 +59,33 @@ def evaluate(
     asked = EvaluationOptions(**options)
     models, by = asked.columns("ctr"), asked.columns("by")
     base = asked.baseline or next(iter(models), "")
-    _check(asked, models, base, table)
+    _check(asked, models, base)
     if out is not None:
         check_folder(out)
-    auction, pool_by, cluster = (asked.columns(role) for role in ("auction", "pool_by", "cluster"))
-    keys = {name: columns for name, columns in (("pool", pool_by), ("cluster", cluster)) if columns}
-    keys |= {_BY + column: [column] for column in by}
+    auction, cluster = asked.columns("auction"), asked.columns("cluster")
+    keys = ({"cluster": cluster} if cluster else {}) | {_BY + column: [column] for column in by}
     ads = _read(table, asked, keys=keys, auction=auction or None, bid=asked.bid, truth=asked.truth)
     sizes: tuple[AuctionSize, ...] = ()
     if not auction and asked.auction_size is None:
         sizes = tuple(_by_size(ads, asked.rules, models, base))
         asked = replace(asked, auction_size=max((each.ads for each in sizes if each.enough), default=sizes[0].ads))
-    rules = asked.rules
-    ads = _large_pools(ads, asked.auction_size)
     if asked.calibrate != "none":
-        ads = _with_twins(ads, asked, progress)
-    twins = {model: model.removesuffix(f"+{asked.calibrate}") for model in ads.ctr if model not in models}
-    pairs = pairs_of(models, base, twins)
+        ads = _with_copies(ads, asked)
+    rules = asked.rules
+    pairs = pairs_of(list(ads.ctr), base)
     metrics = None
     units, numbers = {}, {}
     for model, column in ads.ctr.items():
         progress(model, 0.0)
         metrics = _metrics(column, ads, rules) if metrics is None else metrics.of(column)
-        numbers[model] = replace(metrics.compute(), calibrated_from=twins.get(model))
+        numbers[model] = metrics.compute()
         units[model] = metrics.per_unit
         progress(model, 1.0)
     assert metrics is not None
     references = _references(metrics)
     units |= references
     among = [(model, name) for name in references for model in models] + [(name, base) for name in references]
-    against = [(model, other) for model, other in pairs if other == base and model in models]
+    against = [(model, other) for model, other in pairs if other == base]
     evaluation = Evaluation(
         models=numbers,
         comparisons=tuple(compared(units, pairs)),
@@ -99,9 +95,7 @@ def evaluate(
         doubts=tuple(doubts_of(ads, {model: numbers[model] for model in models})),
         auctions=ads.auctions if auction else None,
         ads=ads.ads,
-        pools=len(np.unique(ads.groups["pool"])) if pool_by else None,
         clusters=len(np.unique(ads.groups["cluster"])) if cluster else None,
-        ads_left_out=ads.left_out,
         single_ads=int((np.diff(ads.offsets) == 1).sum()) if auction else 0,
         baseline=base,
         welfare_of="clicks" if asked.truth is None else "truth",
@@ -116,9 +110,9 @@ def evaluate(
     return evaluation
 
 
-def _check(asked: EvaluationOptions, models: list[str], base: str, table: Table) -> None:
+def _check(asked: EvaluationOptions, models: list[str], base: str) -> None:
     """Reject wrong arguments before the table is read."""
-    size, calibrate, slots = asked.auction_size, asked.calibrate, asked.multipliers
+    size = asked.auction_size
     if not models:
         raise InputError("must name at least one column of predictions", argument="ctr")
     Metrics([], [], [], None if size else [0], **asked.rules)
@@ -127,77 +121,43 @@ def _check(asked: EvaluationOptions, models: list[str], base: str, table: Table)
         raise InputError(message, argument="auction", others=["auction_size"])
     if not asked.auction:
         check_whole("auction_size", _SIZES[0] if size is None else size, 2)  # one ad competes with nobody
-        check_closed_form(asked.pricing, len(slots))
-    if asked.pool_by and size is None:
-        raise InputError("needs {}, the ads of an auction in a pool", argument="pool_by", others=["auction_size"])
-    check_name("calibrate", calibrate, ["none", "platt"])
-    if calibrate == "none" and asked.calibration_table is not None:
-        message = "needs {}: platt; found none"
-        raise InputError(message, argument="calibration_table", others=["calibrate"])
-    if same_place(asked.calibration_table, table):
-        message = "must not be the table itself, on which platt is fitted without one"
-        raise InputError(message, argument="calibration_table")
-    for model in models:
-        if f"{model}+{calibrate}" in models:
-            message = f"must not name {model}+{calibrate}, the name of the calibrated {model}"
-            raise InputError(message, argument="ctr")
+        check_closed_form(asked.pricing, len(asked.multipliers))
     if base not in models:
         raise InputError(f"must be one of the ctr columns, {', '.join(models)}, found {base!r}", argument="baseline")
+    check_name("calibrate", asked.calibrate, ["none", "platt"])
     if asked.sampling_rate is not None and not 0 < asked.sampling_rate <= 1:
         raise InputError(f"must be in (0, 1], found {asked.sampling_rate}", argument="sampling_rate")
 
 
-def _read(table: Table, asked: EvaluationOptions, name: str = "table", **roles: Any) -> AdTable:
+def _read(table: Table, asked: EvaluationOptions, **roles: Any) -> AdTable:
     """The ads of a table; predictions are corrected for sampled negatives, q = p / (p + (1 - p) / rate)."""
     columns: dict[str, Any] = {"ctr": asked.columns("ctr"), "click": asked.click, "slots": len(asked.multipliers)}
-    columns |= {"position": asked.position, "weight": asked.weight, "name": name}
-    source, rate = open_table(table, separator=asked.separator, header=asked.header, name=name), asked.sampling_rate
+    columns |= {"position": asked.position, "weight": asked.weight, "name": "table"}
+    source, rate = open_table(table, separator=asked.separator, header=asked.header, name="table"), asked.sampling_rate
     ads = read_ads(source, **roles, **columns)
     return ads if rate is None else replace(ads, ctr={m: p / (p + (1 - p) / rate) for m, p in ads.ctr.items()})
+
+
+def _with_copies(ads: AdTable, asked: EvaluationOptions) -> AdTable:
+    """Every model together with its calibrated copy, ``model+platt``: one line for all ads, which cannot change who
+    wins if all bid the same."""
+    exposure = _exposure(ads, asked.multipliers)
+    labels = ads.clicks if exposure is None else ads.clicks / exposure
+    copies = {f"{model}+platt": Platt.fit(ctr, labels, weights=ads.weights)(ctr) for model, ctr in ads.ctr.items()}
+    if named := [name for name in copies if name in ads.ctr]:
+        raise InputError(f"must not name {named[0]}, the name of a calibrated copy", argument="ctr")
+    return replace(ads, ctr=ads.ctr | copies)
 
 
 def _recorded(asked: EvaluationOptions, table: Table) -> dict[str, Any]:
     """The options as JSON has them; tables by name, if they have one."""
     options = {"table": table_name(table, "") or None} | vars(asked) | {"slots": asked.multipliers}
-    options |= {role: asked.columns(role) for role in ("ctr", "auction", "pool_by", "cluster", "by")}
-    if asked.calibration_table is not None:
-        options["calibration_table"] = table_name(asked.calibration_table, "") or "a frame"
+    options |= {role: asked.columns(role) for role in ("ctr", "auction", "cluster", "by")}
     return {name: value for name, value in to_json(options).items() if value not in (None, [])}
-
-
-def _large_pools(ads: AdTable, size: int | None) -> AdTable:
-    """The ads of pools with more than ``size`` of them; the others are dropped and counted."""
-    if "pool" not in ads.groups:
-        return ads
-    assert size is not None
-    pools = ads.groups["pool"]
-    sizes = np.bincount(pools, ads.weights)
-    kept = np.flatnonzero(sizes[pools] > size)
-    if not len(kept):
-        largest = math.floor(sizes.max())
-        message = f"must be below the size of some pool of {{}}: the largest has {largest:,} ads, found {size:,}"
-        raise InputError(message, argument="auction_size", others=["pool_by"])
-    if len(kept) == ads.ads:
-        return ads
-    return ads.rows(kept, np.array([0, len(kept)]), left_out=ads.ads - len(kept))
 
 
 def _exposure(ads: AdTable, slots: Sequence[float]) -> Floats | None:
     return None if ads.position is None else slot_multipliers(slots).numpy()[ads.position - 1]
-
-
-def _with_twins(ads: AdTable, asked: EvaluationOptions, progress: _Progress) -> AdTable:
-    """Every model together with its calibrated copy, ``model+platt``: one map for all ads, so that it cannot change who
-    wins if all bid the same."""
-    known = ads
-    if asked.calibration_table is not None:
-        known = _read(asked.calibration_table, asked, "calibration_table")
-    exposure, twins = _exposure(known, asked.multipliers), {}
-    labels = known.clicks if exposure is None else known.clicks / exposure
-    for model, ctr in ads.ctr.items():
-        twins[f"{model}+platt"] = Platt.fit(known.ctr[model], labels, weights=known.weights)(ctr)
-        progress("calibration", len(twins) / len(ads.ctr))
-    return replace(ads, ctr=ads.ctr | twins)
 
 
 def _metrics(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
@@ -211,7 +171,6 @@ def _metrics(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
         exposure=_exposure(ads, rules["slots"]),
         weights=ads.weights,
         clusters=ads.groups.get("cluster"),
-        pools=ads.groups.get("pool"),
         **rules,
     )
 

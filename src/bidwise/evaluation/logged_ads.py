@@ -15,8 +15,6 @@ from bidwise.evaluation.auc import clicked_ads
 from bidwise.segments import Auctions
 from bidwise.values import Floats
 
-MANY_POOLS = 30  # from which on intervals are taken over pools instead of ads
-
 
 class LoggedAds:
     """Columns in float64, with the arguments of :class:`bidwise.evaluation.Metrics`.
@@ -38,7 +36,6 @@ class LoggedAds:
         truth: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
         weights: ArrayLike | None = None,
-        pools: ArrayLike | None = None,
         clusters: ArrayLike | None = None,
     ) -> None:
         bid = ad_numbers("bids", bids, like=like)
@@ -59,7 +56,7 @@ class LoggedAds:
             check_weights(weight)
             self.weights = weight.numpy()
         self.label, self.bids, self.worth = (x.numpy() for x in (label, bid, worth))
-        self.pools, self.clusters = (None if x is None else np.asarray(x, np.int64) for x in (pools, clusters))
+        self.clusters = None if clusters is None else np.asarray(clusters, np.int64)
         self.auctions: Auctions | None = auctions_of(like, offsets) if size is None else None
         if size is not None:
             check_bids(bid)
@@ -83,16 +80,9 @@ class LoggedAds:
         return weighted if self.auctions is None else self.auctions.sum(torch.from_numpy(weighted)).numpy()
 
     @cached_property
-    def by_pool(self) -> bool:
-        """Whether intervals are taken over pools."""
-        return self.clusters is None and self.pools is not None and len(np.unique(self.pools)) >= MANY_POOLS
-
-    @cached_property
     def groups(self) -> NDArray[np.int64] | None:
-        """Groups of auctions or ads for intervals: their clusters, or their pools if there are many."""
-        if self.clusters is None:
-            return self.pools if self.by_pool else None
-        if self.auctions is None:
+        """The cluster of each auction or ad, for intervals."""
+        if self.clusters is None or self.auctions is None:
             return self.clusters
         first = self.clusters[np.minimum(self.auctions.offsets[:-1].numpy(), len(self.clusters) - 1)]
         if not np.array_equal(np.repeat(first, self.auctions.sizes.numpy()), self.clusters):

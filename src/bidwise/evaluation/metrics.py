@@ -17,7 +17,7 @@ from bidwise.auctions import Outcome, ad_numbers, run_auction, slot_multipliers
 from bidwise.auctions.outcome import quality_of
 from bidwise.checks import InputError, check_between, check_whole
 from bidwise.evaluation.auc import auc_values, auction_areas
-from bidwise.evaluation.bins import Bin, calibration_curve, calibration_error
+from bidwise.evaluation.calibration import Bin, calibration_curve, calibration_error
 from bidwise.evaluation.intervals import Interval
 from bidwise.evaluation.logged_ads import LoggedAds
 from bidwise.evaluation.pooled import Pool, Pooled, WeightedPool, check_closed_form, pool_of, ranking_score
@@ -55,7 +55,6 @@ class ModelMetrics:
     fill_rate: float
     clipped: int  # predictions of exactly 0 or 1
     calibration_curve: tuple[Bin, ...] = ()
-    calibrated_from: str | None = None
     intervals: dict[str, Interval] = field(default_factory=dict)  # of welfare, revenue, auc and log_loss
 
 
@@ -100,7 +99,6 @@ class Metrics:
             with the CTR in the first slot as mean; AUC uses unchanged clicks.
         weights: of the ads, no less than 0. A weighted auction weighs the mean weight of its ads, and 1 without ads;
             with a size, an ad competes as often as it weighs.
-        pools: whole numbers, with a size: ads compete inside a pool.
         clusters: whole numbers: ads of a cluster share their luck, so intervals are taken over clusters.
         size: ads of an auction, without real ones.
         slots, pricing, reserve, squash: rules of the auction, as in :func:`bidwise.run_auction`.
@@ -168,7 +166,7 @@ class Metrics:
     @cached_property
     def per_unit(self) -> Units:
         """The contribution of each unit of intervals to welfare, revenue, log loss and AUC: each auction, in the
-        order they came; with a size each ad, or each pool if there are many; or each cluster."""
+        order they came; with a size each ad; or each cluster."""
         units = self._in_auctions
         per_ad = {"log_loss": log_losses(self.ctr, self.log.label), "auc": self._area[1]}
         sums = units.sums | {metric: self.log.sum(column) for metric, column in per_ad.items()}
@@ -216,11 +214,7 @@ class Metrics:
             values = each.values if isinstance(each, Pooled) else each
             sums[metric] = values.numpy() if weight is None else values.numpy() * weight
             if isinstance(each, Pooled):
-                own = each.own.numpy()
-                parts[metric] = own[worth > 0]
-                if self.log.by_pool:
-                    # ads of a pool that is a single auction have no values, but their contributions have a sum
-                    sums[metric] = own * (len(own) if weight is None else weight.sum())
+                parts[metric] = each.own.numpy()[worth > 0]
         if self.log.auctions is None:
             return Units(sums=sums, parts=parts, weight=weight, ad_weight=weight)
         shown = _shown(self.sold, self.log.auctions.offsets[:-1]) if shown is None else shown
@@ -248,8 +242,8 @@ class Metrics:
         if size is None or len(self.ctr) <= size:
             message = f"must be below the number of ads, {len(self.ctr):,}, found {size:,}"
             raise InputError(message, argument="auction_size")
-        pools, weights = (None if x is None else torch.from_numpy(x) for x in (log.pools, log.weights))
-        return pool_of(score, size, len(self.rules.slots) + 1, pools=pools, weights=weights)
+        weights = None if log.weights is None else torch.from_numpy(log.weights)
+        return pool_of(score, size, len(self.rules.slots) + 1, weights=weights)
 
     @cached_property
     def _ranked(self) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:

@@ -33,7 +33,7 @@ from bidwise.checks import (
     check_positive,
     check_whole,
 )
-from bidwise.segments import Auctions, summed
+from bidwise.segments import summed
 
 SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)  # of Stirling's correction, in odd powers of 1 / x
 EXACT_BELOW = 16.0  # below, the series has too few terms
@@ -47,8 +47,8 @@ class Pooled:
     Attributes:
         mean: of an auction.
         values: jackknife pseudo-values, with (weighted) mean ``mean`` and its error as spread. Without the
-            ad the mean of its pool of n is (n theta - m h) / (n - m), so they are theta + stretch (h - theta), with
-            stretch = m (n - 1) / (n - m); NaN in a pool that is a single auction.
+            ad the mean of the n - 1 others is (n theta - m h) / (n - m), so they are theta + stretch (h - theta), with
+            stretch = m (n - 1) / (n - m); NaN if n = m.
         own: the ad's own contribution to the mean.
     """
 
@@ -150,71 +150,31 @@ def ranking_score(bids: Tensor, quality: Tensor, reserve: float) -> Tensor:
     return (bids * quality).masked_fill(bids < reserve, -math.inf)
 
 
-def pool_of(
-    score: Tensor, size: int, depth: int = 2, *, pools: Tensor | None = None, weights: Tensor | None = None
-) -> Pool | WeightedPool:
+def pool_of(score: Tensor, size: int, depth: int = 2, *, weights: Tensor | None = None) -> Pool | WeightedPool:
     """The ads in the order of their scores, ready to be measured.
 
     Args:
         score: ranked by the auction, float64, ``(ads,)``; -inf is never shown.
         size: ads of an auction, m.
         depth: places of an auction that matter: the slots, and the rival below them.
-        pools: whole numbers; ads compete inside a pool only. A pool of n ads counts as often as n is of all ads.
         weights: how many ads each one stands for.
     """
-    if weights is not None:
-        return WeightedPool(score, weights, size, pools)
-    return Pool(score, size, depth, pools)
+    return Pool(score, size, depth) if weights is None else WeightedPool(score, weights, size)
 
 
 class _Ranked:
-    """Ads from the lowest score to the highest, pool by pool, and sums along that order."""
+    """Ads from the lowest score to the highest."""
 
-    def __init__(self, score: Tensor, size: int, pools: Tensor | None, first: int = 0) -> None:
-        self.ads, self.size, self.pools = len(score), int(size), pools
+    def __init__(self, score: Tensor, size: int, first: int = 0) -> None:
+        self.ads, self.size = len(score), int(size)
         self.order = _ascending(score, first)
         self.score = score[self.order]
-        self.starts = self.sizes = None  # of each pool; a single one has none
-        if pools is not None:
-            by_pool = pools[self.order].argsort(stable=True)
-            self.order, self.score = self.order[by_pool], self.score[by_pool]
-            _, self.pool, self.sizes = torch.unique_consecutive(
-                pools[self.order], return_inverse=True, return_counts=True
-            )
-            self.starts = self.sizes.cumsum(0) - self.sizes
-        # runs of equal score inside a pool
+        # runs of equal score
         begins = torch.ones_like(self.score, dtype=torch.bool)
         begins[1:] = self.score[1:] != self.score[:-1]
-        if self.starts is not None:
-            begins[self.starts] = True
         self.run = begins.cumsum(0) - 1
         self.count = torch.bincount(self.run)
         self.tied = len(self.count) < len(self.score)
-
-    def before(self, x: Tensor) -> Tensor:
-        """The sum over all lower ranks; pools share no running sum, so a large one costs a small one no digits."""
-        if self.sizes is None:
-            return x.cumsum(0) - x
-        sums = Auctions.of_sizes(self.sizes).prefix(x)
-        return sums[torch.arange(len(x), device=x.device) + self.pool]
-
-    def after(self, x: Tensor) -> Tensor:
-        """The sum over all higher ranks."""
-        backwards = x.flip(0)
-        if self.sizes is None:
-            return (backwards.cumsum(0) - backwards).flip(0)
-        sums = Auctions.of_sizes(self.sizes.flip(0)).prefix(backwards)
-        pool = (len(self.sizes) - 1 - self.pool).flip(0)
-        return sums[torch.arange(len(x), device=x.device) + pool].flip(0)
-
-    def position(self, threshold: Tensor) -> Tensor:
-        """The first ad of its pool with a score no less than each ad's threshold, as a place in the order."""
-        if self.starts is None:
-            return torch.searchsorted(self.score, threshold)
-        # one search over all pools: by pool, and inside it by the rank of a score among all
-        _, rank = torch.unique(torch.cat([self.score, threshold]), return_inverse=True)
-        score, threshold = (rank + len(rank) * self.pool.repeat(2)).chunk(2)
-        return torch.searchsorted(score, threshold)
 
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
         """Mean of sum_k alpha_k value of the ad in slot k; ``value`` = b truth, ``(ads,)``."""
@@ -242,22 +202,17 @@ class _Ranked:
 class Pool(_Ranked):
     """Every auction of ``size`` ads, exactly, with :func:`pool_of`'s arguments.
 
-    Of a single pool, only ads that may be among the first ``depth`` of an auction are looked at: with large auctions a
-    small part. The others could change a mean by 1e-18 of it.
+    Only ads that may be among the first ``depth`` of an auction are looked at: with large auctions a small part. The
+    others could change a mean by 1e-18 of it.
     """
 
-    def __init__(self, score: Tensor, size: int, depth: int = 2, pools: Tensor | None = None) -> None:
-        smallest = len(score) if pools is None else int(torch.unique(pools, return_counts=True)[1].min())
+    def __init__(self, score: Tensor, size: int, depth: int = 2) -> None:
         check_whole("size", size, 1)
-        if size > smallest:
-            raise InputError(f"must be at most the number of ads, {smallest:,}, found {size:,}", argument="size")
-        super().__init__(score, size, pools, _first(len(score), size, min(depth, size)) if pools is None else 0)
+        if size > len(score):
+            raise InputError(f"must be at most the number of ads, {len(score):,}, found {size:,}", argument="size")
+        super().__init__(score, size, _first(len(score), size, min(depth, size)))
         self.rank = torch.arange(self.ads - len(self.order), self.ads, dtype=torch.float64, device=score.device)
-        self.of_pool = score.new_tensor([self.ads])  # ads of the pool that each one is in
-        if self.sizes is not None and self.starts is not None:
-            self.of_pool = self.sizes.double()[self.pool]
-            self.rank -= self.starts[self.pool]
-        self.auctions = _log_choose(self.of_pool - 1, self.size - 1)  # log of those with a given ad
+        self.auctions = _log_choose(_one(self.ads - 1), self.size - 1).to(score.device)  # log of those with a given ad
 
     def run_mean(self, numbers: Tensor) -> Tensor:
         """The mean over each run of ties, at every place of it."""
@@ -270,7 +225,7 @@ class Pool(_Ranked):
         """C(n - 1 - r - of_above, above) C(r - of_below, below) / C(n - 1, m - 1) for the ad of each rank r."""
         if above < 0 or below < 0:
             return torch.zeros_like(self.rank)
-        higher = _log_choose(self.of_pool - 1 - of_above - self.rank, above)
+        higher = _log_choose(self.ads - 1 - of_above - self.rank, above)
         return (higher + _log_choose(self.rank - of_below, below) - self.auctions).exp()
 
     def _shown(self, slots: Sequence[float]) -> Tensor:
@@ -289,7 +244,7 @@ class Pool(_Ranked):
         for k, alpha in enumerate(slot_multipliers(slots).tolist(), 1):
             higher += alpha * self.chance(k - 1, m - k - 1, of_below=1)  # of an ad above this one to be shown
             lower += alpha * self.chance(k - 2, m - k, of_above=1)
-        others = self.after(mean_value * higher) + self.before(mean_value * lower)
+        others = _after(mean_value * higher) + _before(mean_value * lower)
         if self.tied:  # an ad is not among the others of its run: they have the mean without it
             count = self.count[self.run]
             place = torch.arange(len(value), device=value.device) - (self.count.cumsum(0) - self.count)[self.run]
@@ -314,14 +269,10 @@ class Pool(_Ranked):
         # an ad that never counts sees the mean of the others: their sum over all ads is the sum of the means
         left = self.ads - len(here)
         rest = (mean * self.ads - summed(here)) / left if left else 0.0
-        pool_mean = own.new_tensor([mean])
-        if self.sizes is not None:
-            sums = own.new_zeros(len(self.sizes)).index_add(0, self.pool, own)
-            pool_mean = (sums / self.sizes * self.size)[self.pool]
-        stretch = self.size * (self.of_pool - 1) / (self.of_pool - self.size)
-        stretch = stretch.where(self.of_pool > self.size, torch.nan)
+        spare = self.ads - self.size
+        stretch = self.size * (self.ads - 1) / spare if spare else math.nan
         back = partial(_scattered, order=self.order, ads=self.ads)
-        values = back(pool_mean + stretch * (here - pool_mean), rest=mean + float(stretch[0]) * (rest - mean))
+        values = back(mean + stretch * (here - mean), rest=mean + stretch * (rest - mean))
         return Pooled(mean, values, back(own * (self.size / self.ads)))
 
 
@@ -341,30 +292,31 @@ class _Bill:
         if reserve > 0:
             self.flat = (truth * reserve).where(quality > 0, 0.0)
             self.mean_flat = pool.run_mean(self.flat)
-            self.at = pool.position((reserve * quality).minimum(pool.score))  # rivals from here on are above the floor
+            floor = (reserve * quality).minimum(pool.score)
+            self.at = torch.searchsorted(pool.score, floor)  # rivals from here on are above the floor
 
     def paid(self, k: int) -> tuple[Tensor, Tensor]:
         """E[payment of the k-th ad | an ad takes part]: its own as the k-th, and others'."""
         pool, m = self.pool, self.pool.size
         low = (_log_choose(pool.rank, m - k - 1) - pool.auctions).exp()
-        high = _log_choose(pool.of_pool - 1 - pool.rank, k - 1).exp()
-        below = pool.before(self.score * low)  # of the rivals below an ad
+        high = _log_choose(pool.ads - 1 - pool.rank, k - 1).exp()
+        below = _before(self.score * low)  # of the rivals below an ad
         own = self.value * pool.run_mean(high * below)
-        due = self.score * pool.after(self.mean_value * high)  # to an ad as the rival, by the ads above it
+        due = self.score * _after(self.mean_value * high)  # to an ad as the rival, by the ads above it
         further = self.mean_value * below  # by an ad, for any k
         if self.flat is not None:
-            rivals, mean_high = pool.before(low), pool.run_mean(high)
+            rivals, mean_high = _before(low), pool.run_mean(high)
             low_value, low_flat = self.value * below[self.at], self.flat * rivals[self.at]  # below the floor
             own += (low_flat - low_value) * mean_high - self.flat * pool.run_mean(high * rivals)
             further += pool.run_mean(low_flat - low_value) - self.mean_flat * rivals
             later = [torch.zeros_like(low).index_add(0, self.at, x * mean_high) for x in (self.value, self.flat)]
-            due += pool.after(later[1] - self.mean_flat * high) - self.score * pool.after(later[0])
+            due += _after(later[1] - self.mean_flat * high) - self.score * _after(later[0])
         others = low * due
         if k > 1:  # above both
-            others = others + pool.before(further * _log_choose(pool.of_pool - 2 - pool.rank, k - 2).exp())
+            others = others + _before(further * _log_choose(pool.ads - 2 - pool.rank, k - 2).exp())
         if m > k + 1:  # below both
             fewer = (_log_choose(pool.rank - 1, m - k - 2) - pool.auctions).exp()
-            others = others + pool.after(fewer * due)
+            others = others + _after(fewer * due)
         return own, others
 
 
@@ -379,25 +331,19 @@ class WeightedPool(_Ranked):
     The part of an ad in the mean is the derivative by its weight (the infinitesimal jackknife).
     """
 
-    def __init__(self, score: Tensor, weights: Tensor, size: int, pools: Tensor | None = None) -> None:
+    def __init__(self, score: Tensor, weights: Tensor, size: int) -> None:
         check_whole("size", size, 1)
         check_not_negative("weights", weights)
-        super().__init__(score, size, pools)
-        self.weights = weights[self.order]
-        first = self.count.cumsum(0) - self.count
-        self.of_run = None if self.starts is None else self.pool[first]  # the pool of each run
-        smallest = float(self._masses(self.weights)[2].min()) if len(score) else 0.0
-        if self.size > smallest:
-            raise InputError(f"must be at most the sum of weights, {smallest:g}, found {size:,}", argument="size")
+        super().__init__(score, size)
+        self.weights, total = weights[self.order], float(weights.sum())
+        if self.size > total:
+            raise InputError(f"must be at most the sum of weights, {total:g}, found {size:,}", argument="size")
 
     def _masses(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each run: its weight, the weight of its pool up to it, and of its pool."""
+        """The weight of each run and of all ads up to it, and the sum of weights."""
         mass = weights.new_zeros(len(self.count)).index_add(0, self.run, weights)
-        if self.of_run is None or self.sizes is None:
-            below = mass.cumsum(0)
-            return mass, below, below[-1:].expand_as(mass)
-        pools = mass.new_zeros(len(self.sizes)).index_add(0, self.of_run, mass)
-        return mass, mass.cumsum(0) - (pools.cumsum(0) - pools)[self.of_run], pools[self.of_run]
+        below = mass.cumsum(0)
+        return mass, below, below[-1:]
 
     def mean_welfare(self, value: Tensor, slots: Sequence[float]) -> float:
         """Only the mean."""
@@ -410,7 +356,7 @@ class WeightedPool(_Ranked):
         alpha = slot_multipliers(slots).tolist()[: self.size]
         truth, quality = truth[self.order], quality[self.order]
         value = (truth / quality).where(quality > 0, 0.0)
-        at = self.run[self.position((reserve * quality).minimum(self.score))]
+        at = self.run[torch.searchsorted(self.score, (reserve * quality).minimum(self.score))]
         score, floor = self.score.clamp(min=0), reserve * quality
 
         def paid(weights: Tensor) -> Tensor:
@@ -418,7 +364,7 @@ class WeightedPool(_Ranked):
             bottom, everything = (top - mass).clamp(min=0), _log_choose(total, self.size)
             own = reserve * self._welfare(weights, truth, slots)
             for k, a in enumerate(alpha, 1):
-                scale = _log_choose(total, k)  # so that large and small pools have sums of one size
+                scale = _log_choose(total, k)
                 upper = (_log_choose(total - bottom, k) - scale).exp()
                 upper = upper - (_log_choose((total - top).clamp(min=0), k) - scale).exp()
                 low, high = ((_log_choose(x, self.size - k) - everything + scale).exp() for x in (bottom, top))
@@ -431,7 +377,7 @@ class WeightedPool(_Ranked):
                     both = torch.zeros_like(both)
                 run = self.run
                 beyond = worth[run] - worth[at] - floor * (rivals[run] - rivals[at])
-                share = weights * value * (total / weights.cumsum(0)[-1] / mass.clamp(min=1e-300))[run]
+                share = weights * value / mass.clamp(min=1e-300)[run]
                 own = own + a * share * (upper[run] * beyond + (score - floor).clamp(min=0) * both[run])
             return own
 
@@ -453,7 +399,7 @@ class WeightedPool(_Ranked):
         shown = torch.zeros_like(mass)
         for k, a in enumerate(slot_multipliers(slots).tolist()[: self.size], 1):
             shown = shown + a * self._chance(k, bottom, top, total)
-        return weights * value * (shown * total / weights.cumsum(0)[-1] / mass.clamp(min=1e-300))[self.run]
+        return weights * value * (shown / mass.clamp(min=1e-300))[self.run]
 
     def _pooled(self, own: Callable[[Tensor], Tensor]) -> Pooled:
         weights = self.weights.clone().requires_grad_()
@@ -464,6 +410,16 @@ class WeightedPool(_Ranked):
         values = mean + total * slope - summed(self.weights * slope)
         back = partial(_scattered, order=self.order, ads=self.ads)
         return Pooled(mean, back(values), back(parts))
+
+
+def _before(x: Tensor) -> Tensor:
+    """The sum over all lower ranks."""
+    return x.cumsum(0) - x
+
+
+def _after(x: Tensor) -> Tensor:
+    """The sum over all higher ranks."""
+    return _before(x.flip(0)).flip(0)
 
 
 def check_closed_form(pricing: str, slots: int) -> None:

@@ -15,7 +15,6 @@ from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.doubts import Doubt
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.intervals import Interval
-from bidwise.evaluation.logged_ads import MANY_POOLS
 from bidwise.evaluation.metrics import ModelMetrics, Reference
 from bidwise.evaluation.units import Concentration
 from bidwise.json_files import read_object
@@ -68,7 +67,7 @@ class Evaluation:
     """The result, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
     kind: ClassVar[str] = "evaluation"
-    format: ClassVar[int] = 7
+    format: ClassVar[int] = 8
     written: ClassVar[tuple[str, ...]] = ("best", "units", "optimal_welfare")
 
     models: dict[str, ModelMetrics]
@@ -79,9 +78,7 @@ class Evaluation:
     doubts: tuple[Doubt, ...] = ()
     auctions: int | None  # None if every possible auction counts
     ads: int
-    pools: int | None = None  # inside which auctions are drawn
     clusters: int | None = None
-    ads_left_out: int = 0  # of pools that are too small
     single_ads: int = 0  # real auctions with one ad
     baseline: str
     welfare_of: str  # "clicks": realised; "truth": expected
@@ -94,10 +91,10 @@ class Evaluation:
 
     @property
     def best(self) -> str | None:
-        """The model with measurably more welfare than every other; a calibrated copy is no other."""
+        """The model with measurably more welfare than every other."""
         lost = {frozenset(comparison.pair): comparison.worse for comparison in self.of_metric("welfare")}
-        for model in self.originals:
-            others = [other for other in self.originals if other != model]
+        for model in self.models:
+            others = [other for other in self.models if other != model]
             if others and all(lost.get(frozenset((model, other))) == other for other in others):
                 return model
         return None
@@ -121,24 +118,12 @@ class Evaluation:
         """The units of intervals."""
         if self.clusters is not None:
             return "clusters"
-        if self.auctions is not None:
-            return "auctions"
-        return "pools" if (self.pools or 0) >= MANY_POOLS else "ads"
+        return "ads" if self.auctions is None else "auctions"
 
     @property
     def concentrated(self) -> bool:
         """Whether a handful of many ads has most of the baseline's welfare."""
         return self.concentration.share > 0.5 and (self.auctions or self.ads) > 100
-
-    @property
-    def twins(self) -> dict[str, str]:
-        """Calibrated copies with their original models."""
-        return {name: each.calibrated_from for name, each in self.models.items() if each.calibrated_from is not None}
-
-    @property
-    def originals(self) -> list[str]:
-        """The given models, without calibrated copies."""
-        return [name for name, each in self.models.items() if each.calibrated_from is None]
 
     @property
     def pairs(self) -> dict[tuple[str, str], dict[str, Comparison]]:

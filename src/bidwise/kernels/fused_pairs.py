@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bidwise.kernels.gpu import interpreted
+from bidwise.kernels import interpreted
 from bidwise.kernels.pair_kernels import finish, pairs, prepare_ads, small, total
 from bidwise.kernels.triton_or_none import triton
 from bidwise.segments import Auctions

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bidwise.kernels.gpu import interpreted
+from bidwise.kernels import interpreted
 from bidwise.kernels.pair_kernels import auction_of_ads, bounds_of, list_clicks, pairs_of_list, pairs_of_wide, shares_of
 from bidwise.kernels.triton_or_none import jit, tl, triton
 from bidwise.losses.panels import chebyshev, coefficients

@@ -8,11 +8,11 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 
-from bidwise.kernels.gpu import side_stream
 from bidwise.kernels.triton_or_none import jit, tl, triton
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ class Graph:
 
         fetch()  # compiled before it is captured
         self.graph = torch.cuda.CUDAGraph()
-        # not the one stream that torch has for it: cuBLAS has a workspace for each, which graphs at once must not share
-        stream = side_stream(run.device, "capture")
+        stream = _stream(run.device, torch.cuda.current_stream(run.device).cuda_stream)
         # backward in this thread, the one that captures
         with CAPTURE, torch.autograd.set_multithreading_enabled(False), _nothing_freed():
             torch.cuda.synchronize(run.device)
@@ -77,6 +76,17 @@ class Graph:
             self.at.fill_(start)
         self.next = start + self.size
         self.graph.replay()
+
+
+@cache
+def _stream(device: torch.device, beside: int) -> torch.cuda.Stream:
+    """The stream of captures ``beside`` another one, always the same.
+
+    It is not the one stream that torch has for them: cuBLAS has a workspace for each, which graphs at once must not
+    share. torch has 32 streams and hands them out in turn: a new one for every run would soon be the stream that
+    another thread trains on, or captures. Those of high priority are 32 of their own.
+    """
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

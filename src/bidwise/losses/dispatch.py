@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bidwise.checks import InputError
-from bidwise.kernels.gpu import available, installed
+from bidwise.kernels import available, installed
 from bidwise.losses.all_pairs import direct
 from bidwise.losses.definition import Method, PairInputs, PairOptions
 from bidwise.losses.without_pairs import covariance, dominance, signed_sums

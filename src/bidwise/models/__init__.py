@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from bidwise.models.categorical import DCNv2, DeepFM, SparseLogisticRegression
-from bidwise.models.ensemble import Ensemble
+from bidwise.models.categorical import DCNv2, DeepFM, Ensemble, SparseLogisticRegression
 from bidwise.models.layers import BatchNorm
 from bidwise.models.mlp import MLP, LogisticRegression
 

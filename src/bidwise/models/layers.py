@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bidwise import distributed
 from bidwise.checks import InputError, check_positive, check_whole
-from bidwise.kernels.gpu import available
+from bidwise.kernels import available
 from bidwise.models.bags import Values, folded, values_and_slots
 
 

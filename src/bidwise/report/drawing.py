@@ -6,23 +6,20 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib.style
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from bidwise.evaluation.estimate import Estimate, Outcome, signed
-from bidwise.study.recipe import BASELINE
 
 INK, SOFT, UNCLEAR, GRID = "#1f2933", "#52606d", "#8a939e", "#e9ecef"
 _WIDTH = 4.8  # inches: on a phone the text is then still as large as print
-_LABELS = 0.63  # end of named lines and start of their legend, as a share of the width
 NARROW = 4.1  # for figures of many words, which are three in a row on a wide screen
 STYLE = {
     "svg.fonttype": "none",  # text stays text
@@ -179,40 +176,6 @@ def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str = "", w
 
     row_height = 0.52 if any(row.below for row in rows) else 0.46
     return Panel(title, about, 0.55 + row_height * len(rows), paint, width)
-
-
-def named_lines(
-    axes: Axes, lines: Mapping[str, tuple[Sequence[Any], Sequence[float]]], style: Mapping[str, Look]
-) -> None:
-    """Lines over epochs, and their names to the right of them in the order of their ends."""
-    epochs = [x for xs, _ in lines.values() for x in xs]
-    first, last = min(epochs, default=1), max(epochs, default=1)
-    wide = last > 15 * first > 0
-    late = [y for _, ys in lines.values() for y in ys[len(ys) // 8 :] if math.isfinite(y)] or [0.0]
-    room = 0.06 * (max(late) - min(late)) or 0.5
-    bottom, top = min(late) - room, max(late) + room
-    end = first * (last / first) ** (1 / _LABELS) if wide else first + (last - first) / _LABELS
-    ends = {name: next((y for y in reversed(ys) if math.isfinite(y)), -math.inf) for name, (_, ys) in lines.items()}
-    handles = []
-    for name in sorted(lines, key=lambda name: -ends[name]):
-        look, thick = style[name], 2.2 if name == BASELINE else 1.5
-        marker = look.marker if len(lines[name][0]) == 1 else ""
-        handles += axes.plot(*lines[name], color=look.colour, linestyle=look.dash, linewidth=thick, marker=marker)
-        handles[-1].set_label(shortened(name, 20))
-    if wide:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(NullLocator())
-        steps = [step * 10**power for power in range(6) for step in (1, 2, 5)]
-        axes.xaxis.set_major_locator(FixedLocator([x for x in steps if first <= x <= last]))
-    else:
-        axes.xaxis.set_major_locator(FixedLocator([x for x in ticks(6).tick_values(first, last) if first <= x <= last]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    axes.set_xlim(first, max(end, first + 1))
-    axes.set_ylim(bottom, top)
-    axes.spines["bottom"].set_bounds(first, last)
-    axes.yaxis.set_major_locator(ticks(6))
-    axes.set_xlabel("epoch (log scale)" if wide else "epoch", x=_LABELS / 2)
-    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(_LABELS, 0.5), frameon=False, fontsize=8)
 
 
 def drawn(key: str, panel: Panel) -> Markup:

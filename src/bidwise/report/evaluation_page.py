@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from matplotlib.axes import Axes
@@ -14,19 +14,11 @@ from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.report.drawing import INK, Look, Panel, Whisker, looks, ticks, whiskers
-from bidwise.report.evaluation_sentences import (
-    Breakdown,
-    breakdowns,
-    models_table,
-    more_table,
-    notes,
-    verdict,
-)
+from bidwise.report.evaluation_sentences import breakdowns, models_table, more_table, notes, verdict
 from bidwise.report.formatting import decimals, number, per_cent, signed
 from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawing
 
 DRAWN = 7  # models in a figure of curves; more cannot be distinguished
-DIFFERENCE = "difference of welfare, %"
 SIZES = "Every possible auction of each size, with the same ads."
 SEGMENTS = (
     "The welfare that the ads of each value bring, in the auctions of all ads. At most 50 values are shown. "
@@ -43,16 +35,16 @@ def evaluation_page(run: Run, key: str) -> RunPage:
     by_size, by_segment = breakdowns(evaluation)
     return RunPage(
         run.name,
-        f"Evaluation of {', '.join(evaluation.originals)}",
+        f"Evaluation of {', '.join(evaluation.models)}",
         first,
         lines,
         facts(evaluation),
         [
-            _breakdown(evaluation, key, "Size of the auction", SIZES, by_size),
-            _breakdown(evaluation, key, "Segments", SEGMENTS, by_segment),
+            Section("Size of the auction", SIZES, tables=by_size),
+            Section("Segments", SEGMENTS, tables=by_segment),
             _calibration(evaluation, key),
-            comparisons_section(evaluation),
-            notes_section(evaluation),
+            _comparisons(evaluation),
+            Section("Notes", points=notes(evaluation)),
         ],
         outcome,
         [welfare_drawing(evaluation, key)],
@@ -65,36 +57,22 @@ def facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     size = evaluation.options.get("auction_size") or f"{evaluation.ads / max(evaluation.auctions or 0, 1):.3g}"
     found = [("every", "possible auction") if evaluation.auctions is None else (f"{evaluation.auctions:,}", "auctions")]
     found += [(f"{evaluation.ads:,}", "ads"), (f"{size}", "ads in an auction")]
-    found += [(f"{evaluation.pools:,}", "pools of ads that compete")] if evaluation.pools else []
     found += [(f"{evaluation.clusters:,}", "clusters")] if evaluation.clusters else []
     return [*found, (f"{evaluation.models[evaluation.baseline].clicks:,}", "clicks")]
 
 
 def welfare_drawing(evaluation: Evaluation, key: str, model: str = "") -> Drawing:
-    """Intervals of welfare: models against the baseline and calibrated copies against their models; of a single model,
-    against rankings that need none."""
-    pairs, twins, base = evaluation.pairs, evaluation.twins, evaluation.baseline
-    groups = {
-        f"against {base}": [p for p in pairs if p[1] == base and p[0] not in twins],
-        "calibrated, each against itself before": [p for p in pairs if p[1] == twins.get(p[0])],
-        "calibrated, against the baseline calibrated": [p for p in pairs if p[1] in twins],
-    }
-    style, rows = _style(evaluation), []
-    for heading, members in groups.items() if pairs and not model else ():
-        rows += [Whisker(heading)] if members else []
-        rows += [_whisker(pairs[p]["welfare"], style[p[0]].colour) for p in members]
-    if not rows:
+    """Intervals of welfare: models against the baseline; of a single model, against rankings that need none."""
+    base, style = evaluation.baseline, looks(list(evaluation.models))
+    if len(evaluation.models) > 1 and not model:
+        against = [each for each in evaluation.of_metric("welfare") if each.baseline == base]
+        rows = [Whisker(f"against {base}"), *(_whisker(each, style[each.model].colour) for each in against)]
+    else:
         model = model or base
-        rows = [Whisker(f"{model} against")]
-        for each in evaluation.against:
-            if each.model == model:
-                rows.append(replace(_whisker(each, style[model].colour), name=each.baseline))
-    return drawing(key + "welfare", whiskers("Welfare", rows, DIFFERENCE))
-
-
-def _style(evaluation: Evaluation) -> dict[str, Look]:
-    style = looks(evaluation.originals)
-    return style | {twin: style[model] for twin, model in evaluation.twins.items()}
+        against = [each for each in evaluation.against if each.model == model]
+        rows = [replace(_whisker(each, style[model].colour), name=each.baseline) for each in against]
+        rows.insert(0, Whisker(f"{model} against"))
+    return drawing(key + "welfare", whiskers("Welfare", rows, "difference of welfare, %"))
 
 
 def _whisker(comparison: Comparison, colour: str) -> Whisker:
@@ -110,41 +88,24 @@ def _interval(lift: Estimate) -> str:
     return f"{lift:%}" if lift.known else f"{lift:%}, no finite interval"
 
 
-def _breakdown(evaluation: Evaluation, key: str, title: str, lead: str, parts: Sequence[Breakdown]) -> Section:
-    """Comparisons row by row; figures skip rows with too few clicks: their intervals would hide the others."""
-    style, figures = _style(evaluation), []
-    for at, (table, rows) in enumerate(parts):
-        told = [(name, each) for name, each in rows if each.outcome is not Outcome.TOO_FEW]
-        lines = [replace(_whisker(each, style[each.model].colour), name=name) for name, each in told]
-        if lines:
-            figures.append(drawing(f"{key}{title}{at}", whiskers(table.caption, lines, DIFFERENCE)))
-    return Section(title, lead, figures=figures, tables=[table for table, _ in parts])
-
-
 def _calibration(evaluation: Evaluation, key: str) -> Section:
-    """Calibration curves, before and after calibration, of the models that there is room for."""
-    models, originals, style = evaluation.models, evaluation.originals, _style(evaluation)
-    ranked = sorted(originals, key=lambda m: (m != evaluation.baseline, m != evaluation.best, -models[m].welfare))
-    kept = [model for model in originals if model in ranked[:DRAWN]]
-    copies = [twin for twin, model in evaluation.twins.items() if model in kept]
-    groups = {"Observed against predicted CTR": kept, "The same, after calibration": copies}
-    rates = [x for name in (*kept, *copies) for b in models[name].calibration_curve for x in (b.predicted, b.observed)]
-    figures = [
-        drawing(f"{key}calibration{at}", _calibration_curves(title, {x: models[x] for x in names}, style, rates))
-        for at, (title, names) in enumerate(groups.items())
-        if any(models[name].calibration_curve for name in names)
-    ]
+    """Calibration curves of the models that there is room for."""
+    models, style = evaluation.models, looks(list(evaluation.models))
+    ranked = sorted(models, key=lambda m: (m != evaluation.baseline, m != evaluation.best, -models[m].welfare))
+    kept = {name: each for name, each in models.items() if name in ranked[:DRAWN]}
+    figures = []
+    if any(each.calibration_curve for each in kept.values()):
+        figures = [drawing(f"{key}calibration", _calibration_curves(kept, style))]
     lead = "A model is right on the dashed line, and overestimates below it."
-    if len(originals) > DRAWN:
-        lead += f" {len(originals) - DRAWN} models are not drawn, to keep the lines apart."
+    if len(models) > DRAWN:
+        lead += f" {len(models) - DRAWN} models are not drawn, to keep the lines apart."
     legend = [(model, style[model].colour, style[model].marker) for model in kept]
     return Section("Calibration", lead, legend=legend, figures=figures)
 
 
-def _calibration_curves(
-    title: str, models: Mapping[str, ModelMetrics], style: Mapping[str, Look], rates: Sequence[float]
-) -> Panel:
+def _calibration_curves(models: Mapping[str, ModelMetrics], style: Mapping[str, Look]) -> Panel:
     """Observed against predicted CTR per bin, on the diagonal if a model is right."""
+    rates = [x for each in models.values() for b in each.calibration_curve for x in (b.predicted, b.observed)]
     least, most = min((x for x in rates if x > 0), default=1.0), max(rates)
     wide = most > 20 * least and any(part.observed > 0 for each in models.values() for part in each.calibration_curve)
     ends = (least / 1.4, most * 1.4) if wide else (0.0, most * 1.06)
@@ -166,10 +127,11 @@ def _calibration_curves(
             axis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.4g} %"))
         axes.set(xlim=ends, ylim=ends)
 
+    title = "Observed against predicted CTR"
     return Panel(title, f"{title}: {', '.join(models)}", 3.9, paint)
 
 
-def comparisons_section(evaluation: Evaluation) -> Section:
+def _comparisons(evaluation: Evaluation) -> Section:
     """Every metric of every pair."""
     places = {
         metric: decimals((x for c in evaluation.of_metric(metric) for x in (c.difference, c.ci_low, c.ci_high)), 3)
@@ -213,8 +175,3 @@ def _finding(comparison: Comparison) -> str:
         return {"unclear": "≈ not measurable", "few": "? too few", "same": "= unchanged"}[outcome]
     way = "▲ higher" if comparison.difference > 0 else "▼ lower"
     return way if comparison.higher_is_better else f"{way} ({outcome})"
-
-
-def notes_section(evaluation: Evaluation) -> Section:
-    """Notes needed to read the numbers correctly."""
-    return Section("Notes", points=notes(evaluation))

@@ -49,6 +49,7 @@ _MORE: dict[str, tuple[str, str, int | None]] = {  # without decimals: five digi
     "auc_in_auctions": ("gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", 4),
     "calibration_error": ("Calib. error", "Mean |predicted − observed CTR| over 20 bins of equal mass.", 4),
 }
+CHANGE = [("Change of welfare", "In per cent of the baseline's welfare of these ads."), ("Finding", "")]
 FINDINGS = {
     Outcome.BETTER: "{} raises welfare by {} against {}.",
     Outcome.WORSE: "{} lowers welfare by {} against {}.",
@@ -68,7 +69,7 @@ def summary(evaluation: Evaluation) -> str:
     clicks = counted(evaluation.models[evaluation.baseline].clicks, "click")
     counts = f"{counted(evaluation.ads, 'ad')} with {clicks} in {auctions_counted(evaluation)}"
     lines = [*(line.text for line in verdict(evaluation)), "", counts, "", *models_table(evaluation).text(), ""]
-    for table, _ in chain(*breakdowns(evaluation)):
+    for table in chain(*breakdowns(evaluation)):
         lines += [table.caption, "", *table.text(), ""]
     return "\n".join([*lines, *(f"Note: {note}" for note in notes(evaluation))])
 
@@ -121,18 +122,15 @@ def auctions_counted(evaluation: Evaluation) -> str:
     """The auctions: real ones, or every possible one of a size."""
     if evaluation.auctions is not None:
         return counted(evaluation.auctions, "auction")
-    words = f"every possible auction of {evaluation.options['auction_size']}"
-    if evaluation.pools is None:
-        return words
-    return f"{words} in {counted(evaluation.pools, 'pool')} by {listed(evaluation.options['pool_by'])}"
+    return f"every possible auction of {evaluation.options['auction_size']}"
 
 
 def verdict(evaluation: Evaluation) -> list[Line]:
     """Doubts first; then how good the models are, against each other and against rankings without a model."""
-    originals, lines = evaluation.originals, [Line("doubt", text) for text in doubts(evaluation)]
+    lines = [Line("doubt", text) for text in doubts(evaluation)]
     if evaluation.optimal_welfare:
         lines.append(Line("", share_of_optimum(evaluation)))
-    if len(originals) > 2:
+    if len(evaluation.models) > 2:
         lines.append(Line("", headline(evaluation)))
     lines += [*comparison_lines(evaluation), reference_line(evaluation, evaluation.baseline)]
     return lines + [Line("", text) for text in _sizes(evaluation)]
@@ -145,6 +143,8 @@ def reference_line(evaluation: Evaluation, model: str) -> Line:
     if found.outcome is Outcome.SAME:
         return Line("same", f"{model} shows the same ads as {RANKINGS[reference]}.")
     level = str(evaluation.models[model].intervals["welfare"])
+    if evaluation.models[model].welfare == found.difference == 0:
+        return Line(found.outcome, f"No ad that {model} shows was clicked: its welfare is 0.")
     size, other = _size(found, sign=True), RANKINGS[reference]
     text = f"{model} brings a welfare of {level} per auction, {size} against {other}."
     if found.outcome is Outcome.TOO_FEW:
@@ -154,12 +154,12 @@ def reference_line(evaluation: Evaluation, model: str) -> Line:
 
 
 def comparison_lines(evaluation: Evaluation, *only: str) -> list[Line]:
-    """A line for each model against the baseline, for the best against the second, and for each calibrated copy."""
-    originals, base = evaluation.originals, evaluation.baseline
-    leaders = set(sorted(originals, key=lambda model: -evaluation.models[model].welfare)[:2])
+    """A line for each model against the baseline, and for the best against the second."""
+    models = evaluation.models
+    leaders = set(sorted(models, key=lambda model: -models[model].welfare)[:2])
     lines = []
     for welfare, revenue in zip(evaluation.of_metric("welfare"), evaluation.of_metric("revenue"), strict=True):
-        shown = base == welfare.baseline or welfare.model not in originals or set(welfare.pair) == leaders
+        shown = evaluation.baseline == welfare.baseline or set(welfare.pair) == leaders
         if shown and (not only or set(only) & set(welfare.pair)):
             lines.append(Line(welfare.outcome, " ".join(_compared(welfare, revenue, evaluation))))
     return lines
@@ -167,8 +167,8 @@ def comparison_lines(evaluation: Evaluation, *only: str) -> list[Line]:
 
 def share_of_optimum(evaluation: Evaluation, model: str = "") -> str:
     """How near a model, or the best one and the baseline, come to the best possible ranking."""
-    originals, base = evaluation.originals, evaluation.baseline
-    best = model or max(originals, key=lambda name: evaluation.models[name].welfare)
+    models, base = evaluation.models, evaluation.baseline
+    best = model or max(models, key=lambda name: models[name].welfare)
     share = _share(evaluation.lift(best, BEST))
     if best == base or model:
         return f"{best} reaches {share} of the optimal welfare."
@@ -193,12 +193,15 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
         yield f"{ads} {brings} {share} of the welfare of {base}, and the verdict rests on that."
         if evaluation.largest_bid > ABSURD:
             yield "Are some bids absurd? Remove their rows and compare again."
+    options = evaluation.options
+    if len(options["slots"]) > 1 and "position" not in options and evaluation.welfare_of == "clicks":
+        yield "Clicks count as if all ads had been in the first slot: is --position missing?"
     for doubt in evaluation.doubts:
         yield _doubt(doubt, evaluation)
 
 
 DOUBTS = {
-    "few_clicks": "Only {clicks} in {ads}: too few to judge a model; see the intervals.",
+    "few_clicks": "{clicks} in {ads}: too few to judge a model.",
     "copies": "{rows} equal an earlier one of {where} in bid, click and predictions: were they logged twice?",
     "sampled": "Ads without a click weigh {value} times as much: auctions lack rivals, so welfare is a rough guide.",
     "truth_is_click": "The true CTR equals the clicks: is it a probability?",
@@ -207,7 +210,7 @@ DOUBTS = {
     "equal_bids": "{model} predicts {value} for every ad and all bid the same: winners are random and pay their bid.",
     "same": "{model} and {other} have the same predictions: is a column named twice?",
     "units": "{model} predicts {value} times the observed clicks: are its predictions {other}?",
-    "off": "{model} predicts {value} times the observed clicks: is --weight or --sampling-rate missing?",
+    "off": "{model} predicts {value} times the observed clicks: is {missing} missing?",
     "sigmoid_twice": "{model} looks like the sigmoid of a CTR: was it applied twice?",
 }
 
@@ -217,7 +220,8 @@ def _doubt(doubt: Doubt, evaluation: Evaluation) -> str:
         model=doubt.model,
         other=doubt.other,
         value=f"{doubt.value:.4g}",
-        clicks=counted(doubt.count, "click"),
+        missing="--sampling-rate" if "weight" in evaluation.options else "--weight or --sampling-rate",
+        clicks=f"Only {counted(doubt.count, 'click')}" if doubt.count else "No click",
         rows=counted(doubt.count, "row"),
         ads=counted(evaluation.ads, "ad"),
         where="the table" if evaluation.auctions is None else "its auction",
@@ -226,13 +230,13 @@ def _doubt(doubt: Doubt, evaluation: Evaluation) -> str:
 
 def headline(evaluation: Evaluation) -> str:
     """Which of several models leads, and which others cannot be distinguished from it."""
-    originals = evaluation.originals
-    best = max(originals, key=lambda model: evaluation.models[model].welfare)
-    if all(evaluation.models[model].welfare == evaluation.models[best].welfare for model in originals):
+    models = evaluation.models
+    best = max(models, key=lambda model: models[model].welfare)
+    if all(each.welfare == models[best].welfare for each in models.values()):
         return "All models have the same welfare."
     lost = {each.worse for each in evaluation.of_metric("welfare") if best in each.pair} - {"", best}
-    surely = listed([model for model in originals if model in lost])
-    maybe = listed([model for model in originals if model not in lost | {best}])
+    surely = listed([model for model in models if model in lost])
+    maybe = listed([model for model in models if model not in lost | {best}])
     if not surely:
         return f"{best} has the highest welfare; {maybe} cannot be distinguished from it."
     if not maybe:
@@ -283,40 +287,28 @@ def _size(comparison: Comparison, *, sign: bool = False) -> str:
     return text.replace("+", "") if bare else text
 
 
-NamedComparisons = list[tuple[str, Comparison]]
-Breakdown = tuple[Table, NamedComparisons]
-
-
-def breakdowns(
-    evaluation: Evaluation,
-) -> tuple[list[Breakdown], list[Breakdown]]:
-    """The models compared by size of the auction, if none was named, and by segment: tables and their rows."""
-    base, by_size, by_segment = evaluation.baseline, [], []
+def breakdowns(evaluation: Evaluation) -> tuple[list[Table], list[Table]]:
+    """The models compared by size of the auction, if none was named, and by segment."""
+    by_size, groups = [], dict[tuple[str, str], list[Segment]]()
     for at, first in enumerate(evaluation.sizes[0].comparisons if evaluation.sizes else ()):
-        sizes: NamedComparisons = [(f"{size.ads} ads", size.comparisons[at]) for size in evaluation.sizes]
-        cells = [[Cell(str(size.welfare[first.model]))] for size in evaluation.sizes]
         caption = f"{first.model} against {first.baseline} by size of the auction"
-        by_size.append(_breakdown(caption, "Auctions of", [("Welfare", "")], sizes, cells))
-    groups: dict[tuple[str, str], list[Segment]] = {}
+        rows = [
+            (f"{size.ads} ads", [str(size.welfare[first.model]), *_change(size.comparisons[at])])
+            for size in evaluation.sizes
+        ]
+        by_size.append(Table(caption, "Auctions of", [("Welfare", ""), *CHANGE], rows))
     for segment in evaluation.segments:
         groups.setdefault((segment.column, segment.welfare.model), []).append(segment)
+    by_segment = []
     for (column, model), segments in groups.items():
-        rows: NamedComparisons = [(each.value, each.welfare) for each in segments]
-        cells = [[Cell(f"{each.ads:,}"), Cell(f"{each.clicks:,}")] for each in segments]
-        caption = f"{model} against {base} by {column}"
-        by_segment.append(_breakdown(caption, column, [("Ads", ""), ("Clicks", "")], rows, cells))
+        rows = [(each.value, [f"{each.ads:,}", f"{each.clicks:,}", *_change(each.welfare)]) for each in segments]
+        caption = f"{model} against {evaluation.baseline} by {column}"
+        by_segment.append(Table(caption, column, [("Ads", ""), ("Clicks", ""), *CHANGE], rows))
     return by_size, by_segment
 
 
-def _breakdown(
-    caption: str, first: str, headings: list[tuple[str, str]], rows: NamedComparisons, cells: list[list[Cell]]
-) -> Breakdown:
-    meaning = "In per cent of the baseline's welfare of these ads."
-    lines = []
-    for (name, each), front in zip(rows, cells, strict=True):
-        lift = f"{each.lift:%}" if each.lift.known else NONE
-        lines.append((name, [*front, Cell(lift), outcome_cell(each.outcome)]))
-    return Table(caption, first, [*headings, ("Change of welfare", meaning), ("Finding", "")], lines), rows
+def _change(comparison: Comparison) -> list[Cell | str]:
+    return [f"{comparison.lift:%}" if comparison.lift.known else NONE, outcome_cell(comparison.outcome)]
 
 
 def _sizes(evaluation: Evaluation) -> Iterator[str]:
@@ -348,19 +340,9 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
             yield "Does --auction name a column of impressions?"
     if size:
         yield f"The auctions are not real: every possible auction of {size} ads counts."
-    if evaluation.ads_left_out:
-        left = f"{counted(evaluation.ads_left_out, 'ad')}"
-        yield f"{left} were dropped: their pools have no more than {size} ads."
     if evaluation.clusters:
         few = ", which are few" if evaluation.clusters < FEW_CLUSTERS else ""
         yield f"Intervals are taken over {evaluation.clusters:,} clusters by {listed(options['cluster'])}{few}."
-    elif evaluation.pools:
-        what = "pools" if evaluation.units == "pools" else "ads of the same pools"
-        yield f"Intervals apply to other {what}."
-    if evaluation.twins and "calibration_table" in options:
-        yield f"Models with +{options['calibrate']} are calibrated on the calibration table."
-    elif evaluation.twins:
-        yield f"Models with +{options['calibrate']} are calibrated on the ads they are judged by: two parameters each."
     if evaluation.welfare_of == "clicks":
         yield "Welfare and revenue count the logged clicks of the ads shown, with bids held fixed."
         yield "Ads that were never shown, and how advertisers would respond, are not in the data."
@@ -368,12 +350,14 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         yield "Welfare and revenue are expected under the true CTR, with bids held fixed."
     if "position" in options:
         yield "A click in a lower slot counts 1/alpha of its slot, except in AUC."
+    if evaluation.options["calibrate"] != "none":
+        yield "Models with +platt are calibrated on the ads they are judged by: two numbers each."
     if evaluation.bid_spread < SAME:
         yield "All ads bid the same: auctions rank by CTR, and welfare is the clicks of the ads shown times their bid."
     if evaluation.bid_spread > HEAVY and not evaluation.concentrated:
         spread = f"{evaluation.bid_spread:.1f}"
         yield f"Bids are very unequal (standard deviation of the logarithm: {spread}): intervals may be too narrow."
-    if len(evaluation.originals) > 2:
+    if len(evaluation.models) > 2:
         pairs = len(evaluation.pairs)
         yield f"{pairs} pairs of models were compared; of equal models, 1 pair in 20 looks different by chance."
 

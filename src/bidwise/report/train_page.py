@@ -11,9 +11,9 @@ from matplotlib.ticker import FuncFormatter
 
 from bidwise import distributed
 from bidwise.evaluation.estimate import signed
-from bidwise.report.drawing import COLOURS, Panel, Whisker, looks, named_lines, whiskers
-from bidwise.report.evaluation_page import comparisons_section, notes_section, welfare_drawing
+from bidwise.report.drawing import COLOURS, Panel, Whisker, looks, shortened, ticks, whiskers
 from bidwise.report.evaluation_page import facts as test_facts
+from bidwise.report.evaluation_page import welfare_drawing
 from bidwise.report.evaluation_sentences import models_table
 from bidwise.report.formatting import NONE, change, counted, decimals, number
 from bidwise.report.sections import (
@@ -49,6 +49,7 @@ from bidwise.table.results import TableFacts, TrainResult
 
 _SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 _COLUMNS = 10  # of a figure
+TEST = "The test in detail, with calibration curves, is in evaluation/report.html in the run folder."
 _Rows = list[tuple[str, Sequence[Cell | str]]]
 
 
@@ -78,11 +79,10 @@ def train_page(run: Run, key: str) -> RunPage:
             *[Section("Which recipe?", _choice_lead(each), tables=[_choice_table(each)]) for each in choices],
             *[Section("The baseline", _search_lead(each), tables=[_search_table(each)]) for each in searches],
             _curves(key, result),
-            _test(result),
             Section("Columns", rare, tables=[_columns_table(facts, result.fields)]),
             Section("Splits", lead, tables=[_splits_table(facts)]),
             Section("The recipes", terms=list(zip(result.fits, about, strict=True))),
-            Section("Notes", points=[*table_notes(facts, result.settings), *untrained(result)]),
+            Section("Notes", points=[*table_notes(facts, result.settings), *untrained(result), TEST]),
         ],
         outcome,
         [welfare_drawing(evaluation, key, result.chosen)],
@@ -116,7 +116,12 @@ def _curves(key: str, result: TrainResult) -> Section:
     lines = {loss: ([e.epoch for e in fit.history], [e.value for e in fit.history]) for loss, fit in fits.items()}
 
     def paint(axes: Axes) -> None:
-        named_lines(axes, lines, looks(list(lines)))
+        for loss, look in looks(list(lines)).items():
+            (line,) = axes.plot(*lines[loss], look.marker, color=look.colour, linestyle=look.dash)
+            line.set_label(shortened(loss, 20))
+        axes.legend(frameon=False, fontsize=8)
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(ticks(6))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: signed(y, ".5g").removeprefix("+")))
         axes.set_ylabel(f"validation {words}")
 
@@ -134,17 +139,6 @@ def _curves(key: str, result: TrainResult) -> Section:
         f"The epoch is chosen by {words} on validation auctions.",
         figures=[drawing(f"{key}epochs", panel)] if long else [],
         tables=[Table("Trainings", "Recipe", headings, rows)],
-    )
-
-
-def _test(result: TrainResult) -> Section:
-    """The evaluation in short; its own page has more."""
-    parts = [comparisons_section(result.evaluation), notes_section(result.evaluation)]
-    return Section(
-        "On test ads",
-        "More, with calibration curves, is in evaluation/report.html in the run folder.",
-        tables=[table for part in parts for table in part.tables],
-        points=[point for part in parts for point in part.points],
     )
 
 

@@ -116,7 +116,7 @@ class TrainResult:
     """The result of `train`: the chosen model, the reason, and its test."""
 
     kind: ClassVar[str] = "train"
-    format: ClassVar[int] = 8
+    format: ClassVar[int] = 9
 
     config: dict[str, Any]  # section.key -> value
     table: TableFacts

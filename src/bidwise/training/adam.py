@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive
-from bidwise.kernels.gpu import available
+from bidwise.kernels import available
 from bidwise.models.layers import Embeddings
 
 UPDATES = ("lazy", "dense")

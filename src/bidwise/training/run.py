@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads, fingerprint
-from bidwise.kernels.gpu import available
+from bidwise.kernels import available
 from bidwise.losses.named import LOSSES, BidWeightedLogLoss, Variants, WelfareLoss, unchecked
 from bidwise.models.layers import is_static, trust
 from bidwise.training.adam import Adam
