@@ -196,6 +196,7 @@ KINDS = {
     ),
     "c1": replace(DELIVERED, rate=0.01, tail=1.3, drift=0.05),
     "c15": replace(DELIVERED, rate=0.15, drift=0.3),
+    "c15_long": replace(DELIVERED, rate=0.15, drift=0.3, rows=1_250_000),
     "arrivals": Kind(
         shares=(0.85, 0.10, 0, 0.05),
         columns=ARRIVING,

@@ -35,6 +35,7 @@ from bidwise.evaluation.metrics import log_losses
 
 CHOSEN_ON = ("b", "c1", "c15")  # settings of `bidwise train` were chosen with such tables in view, of other seeds
 NEW = ("arrivals", "numbers", "bags")  # no setting of anything was
+LONG = ("c15_long",)
 SEEDS = "10-19"
 ONE_CORE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
 ROLES = ("click", "bid", "truth", "time")
@@ -347,10 +348,10 @@ def known() -> list[dict[str, str]]:
     return read("rivals") if (RESULTS / "rivals.csv").exists() else []
 
 
-def compared(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+def compared(rows: list[dict[str, str]], kinds: tuple[str, ...] = CHOSEN_ON + NEW) -> list[dict[str, str]]:
     """The rows of tables that `bidwise train` was measured on, by kind."""
     tables = {(row["kind"], row["seed"]) for row in rows if row["method"] == "bidwise"}
-    return [row for kind in CHOSEN_ON + NEW for row in rows if row["kind"] == kind and (kind, row["seed"]) in tables]
+    return [row for kind in kinds for row in rows if row["kind"] == kind and (kind, row["seed"]) in tables]
 
 
 if __name__ == "__main__":
