@@ -243,7 +243,6 @@ def test_a_store_has_a_column_for_each_slot(run):
     for row, ids in zip(table["interests"].to_list(), store.column("test", "features")[:, :4].tolist(), strict=True):
         known = [2 + words.index(x) for x in row or []]
         assert ids == (known + [1] * 4)[:4]
-    assert "slots" not in str(store.schema["fields"][2])  # as stores of old have it
 
 
 def test_text_is_the_same_as_lists(run, tmp_path, capsys):

@@ -15,9 +15,7 @@ import pytest
 
 import bidwise
 from bidwise.data import table_files
-from bidwise.data.store import Field, StoreWriter
 from bidwise.table import prepare as prepare_module
-from bidwise.table import train
 from bidwise.table.config import resolved
 from bidwise.table.prepare import TEST, prepare
 
@@ -173,41 +171,6 @@ def test_a_store_is_whole_or_absent(whole, tmp_path, detail, data):
     prepare(whole.path, config_of(), out)
     assert files_of(out) == whole.files
     assert sorted(path.name for path in out.iterdir()) == ["config.toml", "store"]
-
-
-def test_a_store_of_other_options_is_made_again_until_it_is_trained_on(whole, tmp_path):
-    prepare(whole.path, config_of(bins=5), tmp_path / "run")
-    (tmp_path / "run" / "config.toml").unlink()
-    prepare(whole.path, config_of(), tmp_path / "run")
-    assert files_of(tmp_path / "run") == whole.files
-
-
-def test_a_store_can_be_trained_on(tmp_path):
-    table = table_of()
-    options = {"loss": "log_loss", "model": "logistic_regression", "epochs": 2}
-    first = train(table, out=tmp_path / "first", **ROLES, **options)
-    again = train(tmp_path / "first" / "store", out=tmp_path / "again", **options)
-    assert again.evaluation.models == first.evaluation.models
-    assert (again.table, again.fields) == (first.table, first.fields)
-    assert not (tmp_path / "again" / "store").exists()
-    predictions = [bidwise.load(tmp_path / name).predict(table) for name in ("first", "again")]
-    assert np.array_equal(*predictions)
-    assert train(out=tmp_path / "again", config=tmp_path / "again" / "config.toml").validation == again.validation
-    with pytest.raises(bidwise.InputError) as error:
-        train(tmp_path / "first" / "store", out=tmp_path / "other", **options, click="click")
-    assert error.value.argument == "click"
-    with pytest.raises(bidwise.InputError) as error:
-        train(tmp_path / "first" / "store", out=tmp_path / "other", continue_from=tmp_path / "first")
-    assert error.value.argument == "continue_from"
-
-
-def test_a_store_of_another_origin_is_rejected(tmp_path):
-    writer = StoreWriter(tmp_path / "made", {"train": 8, "valid": 1, "test": 1})
-    writer.folder.mkdir()
-    writer.finish(fields=[Field("site", 9)], about={})
-    with pytest.raises(bidwise.InputError) as error:
-        train(tmp_path / "made", out=tmp_path / "run", loss="log_loss")
-    assert error.value.argument in ("table", "click")
 
 
 MEMORY = """

@@ -135,8 +135,7 @@ def train(
     ----------
     table:
         Parquet, CSV or TSV file, one row per ad that was shown; a folder, a URL (s3://, gs://, az://, https://) or a
-        quoted pattern such as `'day=*/*.parquet'`; a TOML file such as OUT/config.toml, which options override; or the
-        store of another run, OUT/store.
+        quoted pattern such as `'day=*/*.parquet'`; or a TOML file such as OUT/config.toml, which options override.
     out:
         Folder of the run.
     device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,6 @@ def searched(
     out: Path | None = None,
     plain: int | None = None,
     show: Show = lambda share: None,
-    best: Callable[[Served, float], None] = lambda served, value: None,
     **options: Any,
 ) -> tuple[Search, list[Served]]:
     """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, by
@@ -169,7 +168,6 @@ def searched(
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
         out: folder of the run folders of all attempts; an interrupted search resumes.
         plain: as in :func:`trained`.
-        best: called with the best model so far and its metric.
         options: of :func:`trained`: ``seed``, ``calibrate``.
     """
     judge = valid if judge is None else judge
@@ -201,8 +199,6 @@ def searched(
 
     def in_full(number: int, recipe: Recipe, served: Served) -> None:
         models.append((added(number, recipe, served), number, served))
-        value, _, first = min(models, key=lambda each: each[:2])
-        best(first, sign * value)
 
     def call(number: int, recipe: Recipe, suffix: str = "") -> Call:
         name = f"search-{number}{suffix}"
@@ -241,12 +237,6 @@ def searched(
     if safe and clicks < SOME and (clicks < FEW or _as_good(safe[0][2], models[0][2], judge)):
         models = [*safe, *(each for each in models if each not in safe)]
     return Search(metric, tuple(attempts), models[0][1], round(total, 1), limit), [each[2] for each in models[:2]]
-
-
-def name_of(recipe: Recipe) -> str:
-    """A model in words."""
-    name = {"dcnv2": "DCNv2", "deepfm": "DeepFM", SIMPLEST: "the solved regression"}.get(recipe.model, recipe.model)
-    return f"{name} with the solved regression" if recipe.beside else name
 
 
 def _tried(show: Show, **options: Any) -> Served:

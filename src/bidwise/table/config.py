@@ -36,7 +36,7 @@ class Data:
 
     click: str = ""
     bid: str | None = None  # a column, or a number that all ads bid; None: 1
-    table: str | None = None  # the file, URL or store, if there is one
+    table: str | None = None  # the file or URL, if there is one
     separator: str | None = None  # of a text file; None: by its ending
     header: bool = True  # whether its first line has the names of columns
     auction: tuple[str, ...] = ()  # the columns that name it

@@ -18,13 +18,13 @@ import torch
 from torch import nn
 
 from bidwise import distributed
-from bidwise.checks import InputError
+from bidwise.checks import InputError, derived_seed
 from bidwise.data.ads import Ads
 from bidwise.data.columns import ENCODER_FILES
 from bidwise.data.splits import halves
-from bidwise.data.store import SPLITS, Store, spans
+from bidwise.data.store import SPLITS, Store
 from bidwise.data.table_files import Table
-from bidwise.evaluation.comparison import Comparison
+from bidwise.evaluation.comparison import Comparison, compared
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
@@ -40,22 +40,21 @@ from bidwise.run_folder import (
     write_text,
 )
 from bidwise.study.compare import Power, choose, power
-from bidwise.study.recipe import BASELINE, SOLVED, Recipe
-from bidwise.study.search import Search, budget, name_of, searched
+from bidwise.study.recipe import BASELINE, SOLVED
+from bidwise.study.search import Search, budget, searched
 from bidwise.study.served import Served, numbers, trained
 from bidwise.table.config import AUTO, Config, nested, option_key, read_config, resolved
-from bidwise.table.importance import importance
 from bidwise.table.model import MODEL_FILES, ModelFile, members_of
 from bidwise.table.plan import candidates, recipes
-from bidwise.table.prepare import PREVIOUS, Prepared, is_store, prepare, write_parquet
+from bidwise.table.prepare import PREVIOUS, TEST, Prepared, prepare, write_parquet
 from bidwise.table.refresh import STATE, Previous, state_of
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.validation import logits_across, predict
 from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
-EARLY = "early"  # in a run folder, while it lasts: the first model that was trained in full
 REGRESSION = "regression"  # a solved logistic regression, a reference of the test
+INTACT, SHUFFLED = "intact", 50_000  # the model with no column shuffled; test ads to shuffle, at most
 TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
 
 
@@ -76,7 +75,6 @@ def train(
     Args:
         table: Parquet, CSV or TSV file, folder or pattern of such files, URL, polars or pandas frame, or mapping of
             columns; one row per logged ad. By default the one that the configuration names. It may exceed the memory.
-            Or a folder with a prepared store, ``RUN/store``, which is used unchanged.
         out: run folder; the same call resumes an earlier one that was cut off.
         config: a :class:`Config`, or the TOML file of one.
         continue_from: folder of a finished run, to continue with these rows: its encoder, weights, optimizer and
@@ -107,23 +105,11 @@ def train(
         sections = Previous.read(continue_from).sections()
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
-        if is_store(table):
-            sections, table = {**sections, "data": _roles(Store(table), values)}, Path(table).absolute()
         values["data.table"] = str(table)
     merged = resolved(sections, values, settings)
     if table is None and merged.data.table is None:
         raise InputError(f"{config or 'table'} must name the table to train on, found no table in [data]")
     return run(merged.data.table if table is None else table, merged, out, device, progress, opened)
-
-
-def _roles(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The section [data] of a prepared store, which options cannot change."""
-    fixed = [key for key in values if key.startswith("data.") and key not in ("data.table", "data.keep")]
-    if fixed:
-        words = f"is fixed in the prepared store {store.folder}, found {values[fixed[0]]!r}; remove it"
-        raise InputError(words, argument=fixed[0].removeprefix("data."))
-    known = store.schema.get("config", {})
-    return nested({key: value for key, value in known.items() if key.startswith("data.")})["data"]
 
 
 def run(
@@ -222,12 +208,18 @@ def _trained(
     tried = candidates(config, len(ads))
     many = len(tried) > 1
     plan = recipes(config, tried[0], len(ads), searched=many)
-    leading: list[str] = []  # the best model of the search so far
-    step = _steps(plan, tried, show, leading)
 
-    def early(served: Served, value: float) -> None:
-        leading[:] = [f"best so far: {name_of(served.recipe)}, validation {config.train.metric} {value:.5g}"]
-        distributed.first(partial(_write_early, prepared, served))
+    def step(name: str) -> Show:
+        at, epochs = list(plan).index(name), plan[name].epochs
+
+        def report(share: float) -> None:
+            detail = f"model {at + 1} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
+            if many and name == BASELINE:
+                detail = f"searching among {len(tried)} settings"
+            show("training", (at + share) / len(plan), detail)
+
+        report(0.0)
+        return report
 
     shared: dict[str, Any] = {"ads": ads, "valid": valid, "cardinalities": prepared.store.cardinalities}
     shared["plain"] = prepared.plain
@@ -239,7 +231,7 @@ def _trained(
         # settings by all validation ads: this can only favour the baseline, which recipes have to beat
         judge = None if held_out is None else prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         limit = config.train.budget_seconds or budget(len(ads), prepared.plain or len(prepared.store.fields))
-        found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE), best=early)
+        found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE))
         search, (models[BASELINE], *others) = found
         plan = recipes(config, models[BASELINE].recipe, len(ads), searched=True)
         if config.train.recipe == AUTO and models[BASELINE].recipe.solved:
@@ -267,30 +259,6 @@ def _trained(
         models[REGRESSION] = solved[0] if solved else trained(SOLVED, **shared)  # any model should beat it
     show("training", 1.0)
     return models, search, told_apart
-
-
-def _steps(
-    plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress, leading: Sequence[str]
-) -> Callable[[str], Show]:
-    """How far all trainings are together, for each of them; during the search also the model that leads."""
-    many = len(tried) > 1
-    amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
-    amounts |= {BASELINE: sum(recipe.epochs for recipe in tried) / 2} if many else {}
-
-    def step(name: str) -> Show:
-        at = list(plan).index(name)
-        before, total, epochs = sum(list(amounts.values())[:at]), sum(amounts.values()), plan[name].epochs
-
-        def report(share: float) -> None:
-            detail = f"model {at + 1} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
-            if many and name == BASELINE:
-                detail = "; ".join([f"searching among {len(tried)} settings", *leading])
-            show("training", (before + share * amounts[name]) / total, detail)
-
-        report(0.0)
-        return report
-
-    return step
 
 
 def _power(config: Config, baseline: Served, second: Served, ads: Ads) -> Power:
@@ -334,12 +302,26 @@ def _result(
 
 
 def _importance(prepared: Prepared, model: nn.Module) -> tuple[Comparison, ...]:
-    store, encoder = prepared.store, prepared.encoder
-    ads = store.ads("test", auction_size=prepared.facts.auction_size)
-    names = [field.name for field in store.fields][: prepared.plain]
-    columns = dict(zip(names, spans([field.slots for field in store.fields]), strict=False))  # crosses come last
-    units = lambda model, ads: _metrics(model, ads, prepared.config).per_unit  # noqa: E731
-    return importance(model, ads, columns, units, prepared.config.train.seed, encoder.crossed)
+    """The change of welfare and of log loss when one column after the other is shuffled in test ads; those that matter
+    most first. Of two redundant columns, each may seem to matter little."""
+    config, encoder = prepared.config, prepared.encoder
+    ads = prepared.store.ads("test", auction_size=prepared.facts.auction_size)
+    if len(ads) > SHUFFLED:  # the first ones, of whole auctions
+        ends = torch.arange(len(ads) + 1) if ads.offsets is None else ads.offsets
+        kept = ends[: max(2, int(torch.searchsorted(ends, SHUFFLED, right=True)))]
+        ads = ads.take(slice(0, int(kept[-1])), None if ads.offsets is None else kept)
+    intact = _metrics(model, ads, config).per_unit
+    found: list[list[Comparison]] = []
+    for at, (name, span) in enumerate(zip(encoder.names, encoder.spans, strict=False)):  # crosses come last
+        seed = derived_seed(config.train.seed, "shuffled", at)
+        order = torch.randperm(len(ads), generator=torch.Generator().manual_seed(seed))
+        features = ads.features.clone()
+        features[:, span] = features[order, span]
+        shuffled = replace(ads, features=torch.from_numpy(encoder.crossed(features.numpy())))
+        seen = {name: _metrics(model, shuffled, config).per_unit, INTACT: intact}
+        found.append(compared(seen, [(name, INTACT)], metrics=("welfare", "log_loss")))
+    found.sort(key=lambda pair: -pair[1].difference)
+    return tuple(each for pair in found for each in pair)
 
 
 def _fit_result(served: Served, metric: str) -> FitResult:
@@ -353,7 +335,7 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
     """All models on the test rows, predictions as a table and `bidwise.evaluate` on it."""
     path, config, ads = prepared.folder / "test.parquet", prepared.config, prepared.store.ads("test")
     ctr = [pl.Series(name, numbers(predict(each.model, ads))) for name, each in models.items()]
-    table = prepared.test_ads().with_columns(ctr)
+    table = pl.read_parquet(prepared.store.folder / TEST).with_columns(ctr)
     write_parquet(path, table)
     roles: dict[str, Any] = {role: role for role in TEST_ROLES if role in table.columns}
     names = [*(name for name in (PREVIOUS, TEACHER) if name in table.columns), *models]
@@ -388,7 +370,6 @@ def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served
     write_json(folder / "environment.json", made)
     write_page(result, folder)
     write_result(folder, result)
-    shutil.rmtree(folder / EARLY, ignore_errors=True)
     write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))
 
 
@@ -405,14 +386,3 @@ def _write_model(folder: Path, prepared: Prepared, store: Store, name: str, serv
         cardinalities=tuple(store.cardinalities),
     )
     write_json(folder / "model.json", about)
-
-
-def _write_early(prepared: Prepared, served: Served) -> None:
-    """A folder for `bidwise predict` with the first model of a search, until the run ends."""
-    folder = prepared.folder / EARLY
-    if (folder / CHECKSUMS).exists():
-        return
-    folder.mkdir(exist_ok=True)
-    shutil.copyfile(prepared.folder / "config.toml", folder / "config.toml")
-    _write_model(folder, prepared, prepared.store, BASELINE, served)
-    write_checksums(folder, MODEL_FILES)

@@ -130,7 +130,7 @@ class TrainResult:
     validation: Scores  # of the chosen model, on all validation auctions
     evaluation: Evaluation  # of test ads, without curves
     refit: int | None = None  # ads that the served model was trained on once more; None: the tested one is served
-    importance: tuple[Comparison, ...] = ()  # of each column, shuffled in the test ads, see `importance`
+    importance: tuple[Comparison, ...] = ()  # of each column, shuffled in the test ads
     version: str = bidwise.__version__
 
     @property
