@@ -14,10 +14,10 @@ from bidwise.data.ads import Ads
 from bidwise.losses.api import cross_entropy
 from bidwise.models.bags import Values
 from bidwise.study.recipe import EXACT, Recipe
-from bidwise.study.served import Served, on_device, together, trained
+from bidwise.study.served import Served, on_device, trained
 from bidwise.training import METRICS
 from bidwise.training.validation import logits_across
-from bidwise.workers import Call, Show
+from bidwise.workers import Show
 
 SIMPLEST = "logistic_regression"
 SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128]}
@@ -200,29 +200,29 @@ def searched(
     def in_full(number: int, recipe: Recipe, served: Served) -> None:
         models.append((added(number, recipe, served), number, served))
 
-    def call(number: int, recipe: Recipe, suffix: str = "") -> Call:
-        name = f"search-{number}{suffix}"
-        cost = max(costs[number] * (SHORT if suffix else 1), 1e-9)
-        return Call(name, _tried, shared | {"recipe": recipe, "out": None if out is None else out / name}, cost)
-
-    def run(calls: list[Call]) -> list[Served]:
+    def run(number: int, recipe: Recipe, suffix: str = "") -> Served:
         nonlocal done
-        amount = sum(each.amount for each in calls)
-        found = together(calls, device, lambda share: show((done + share * amount) / max(total, 1e-9)))
-        done += amount
-        return found
+        name, before, cost = f"search-{number}{suffix}", done, costs[number] * (SHORT if suffix else 1)
+
+        def progress(share: float) -> None:
+            show((before + share * cost) / max(total, 1e-9))
+
+        served = trained(recipe, **shared, out=None if out is None else out / name, show=progress)
+        done += cost
+        progress(1.0)
+        return served
 
     for number, recipe in [each for each in tried if each not in networks]:
-        in_full(number, recipe, run([call(number, recipe)])[0])
+        in_full(number, recipe, run(number, recipe))
     if networks:
         order = [0]
         if len(networks) > 1:
             short = [replace(recipe, epochs=SHORT * recipe.epochs) for _, recipe in networks]
-            found = run([call(number, part, "-short") for (number, _), part in zip(networks, short, strict=True)])
+            found = [run(number, part, "-short") for (number, _), part in zip(networks, short, strict=True)]
             values = [added(*each, served) for each, served in zip(networks, found, strict=True)]
             order = sorted(range(len(networks)), key=lambda at: values[at])
         finalists = [networks[at] for at in order[:finals]]
-        found = run([call(*each) for each in finalists])
+        found = [run(*each) for each in finalists]
         for each, served in zip(finalists, found, strict=True):
             in_full(*each, served)
         (number, recipe), network = finalists[0], found[0]
@@ -237,10 +237,6 @@ def searched(
     if safe and clicks < SOME and (clicks < FEW or _as_good(safe[0][2], models[0][2], judge)):
         models = [*safe, *(each for each in models if each not in safe)]
     return Search(metric, tuple(attempts), models[0][1], round(total, 1), limit), [each[2] for each in models[:2]]
-
-
-def _tried(show: Show, **options: Any) -> Served:
-    return trained(**options, show=show)
 
 
 def _as_good(second: Served, first: Served, valid: Ads) -> bool:
