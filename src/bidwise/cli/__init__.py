@@ -8,12 +8,9 @@ import sys
 from cyclopts import App, Parameter
 
 import bidwise
-from bidwise.cli.evaluate_command import evaluate
-from bidwise.cli.export_command import export
-from bidwise.cli.predict_command import predict
+from bidwise.cli.commands import evaluate, export, predict, try_it
 from bidwise.cli.terminal import run_command
 from bidwise.cli.train_command import train
-from bidwise.cli.try_command import try_it
 
 app = App(
     name="bidwise",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -12,14 +11,12 @@ import textwrap
 import time
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 import bidwise
 from bidwise.errors import check_name
 from bidwise.evaluation_options import ADVANCED as ADVANCED
-from bidwise.urls import check_on_disk
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite the screen
 _SECONDS = 30  # between lines without a terminal
@@ -160,19 +157,3 @@ def device_of(name: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise bidwise.InputError("must be cpu or auto here, found cuda: torch sees no GPU", "device")
     return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def column_of_bids(bid: str | None) -> str | None:
-    """The column that an option names, if it is not a number, which all ads then bid."""
-    try:
-        return None if bid is None or math.isfinite(float(bid)) else bid
-    except ValueError:
-        return bid
-
-
-def check_run(run: Path, argument: str = "run") -> None:
-    """Raise unless the folder has a trained model, before torch is imported."""
-    check_on_disk(argument, run, "a folder", "copy it first")
-    if not (run / "encoder.json").is_file():
-        found = f"no model in {run}" if run.is_dir() else f"a file at {run}" if run.exists() else f"no folder at {run}"
-        raise bidwise.InputError(f"must be a folder of bidwise train, found {found}", argument)

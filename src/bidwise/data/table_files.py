@@ -542,14 +542,6 @@ def _unreadable(name: str, error: BaseException, url: str = "") -> InputError:
     return InputError(f"{name} cannot be read: {reason}")
 
 
-def check_readable(
-    table: str, columns: Sequence[str], separator: str | None = None, header: bool | None = None
-) -> None:
-    """Raise unless a table on disk can be opened and has these columns; URLs are read later."""
-    if scheme_of(table) is None:
-        check_columns(columns, open_table(table, separator=separator, header=header).columns, table)
-
-
 def check_once(columns: Sequence[str], table: str) -> None:
     """Raise if a column is there twice."""
     for column, times in Counter(columns).items():
