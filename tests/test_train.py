@@ -93,7 +93,6 @@ def test_a_run_folder_has_all_its_files(run):
     files = {"config.toml", "encoder.json", "model.pt", "model.json", "test.parquet", "result.json", "report.html"}
     files |= {
         "optimizer.pt",
-        "metrics.jsonl",
         "environment.json",
         "checksums.json",
         "vocabulary.parquet",

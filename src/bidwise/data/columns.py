@@ -377,13 +377,11 @@ class Encoder:
                 odd = int(bad.sum() or 0)
                 filled[number] = len(rows) - np.isnan(numbers).sum() + odd
                 unknown[number] = outside.sum() + odd
-            elif isinstance(column, Cross):  # its columns have been encoded
-                ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
-            else:
+            elif not isinstance(column, Cross):
                 found = column.ids(rows[column.name]).reshape(len(rows), at.stop - at.start)
                 ids[:, at] = found
                 filled[number], unknown[number] = (found != MISSING).sum(), (found == RARE).sum()
-        return Encoded(ids, filled, unknown)
+        return Encoded(self.crossed(ids), filled, unknown)
 
     def parts(self, ids: NDArray[np.int32], cross: Cross) -> list[NDArray[np.int32]]:
         """The ids of the columns that a cross combines: of all rows, or of all rows for each slot."""
@@ -392,8 +390,7 @@ class Encoder:
         return [part if len(part) > 1 else part[0] for part in parts]
 
     def crossed(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Ids with all crosses made again, of rows with changed plain columns."""
-        ids = ids.copy()
+        """The same array, with the ids of all crosses filled in by those of the plain columns."""
         for column, at in zip(self.columns, self.spans, strict=True):
             if isinstance(column, Cross):
                 ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
@@ -421,7 +418,7 @@ class Encoder:
         return Encoder(tuple(columns))
 
     def to_json(self, *, words: bool = True) -> dict[str, Any]:
-        """The input of :meth:`from_json`; without ``words`` each vocabulary is the number of its words."""
+        """As JSON; without ``words`` each vocabulary is the number of its words."""
         columns = []
         for column in self.columns:
             plain = {each.name: getattr(column, each.name) for each in fields(column) if each.name != "vocabulary"}

@@ -138,7 +138,6 @@ class Train:
     crosses: bool = True  # look for combinations of columns
     refit: bool = True  # serve the recipe trained on all rows
     members: int | None = None  # None: 4, of an ensemble
-    teacher_model: str | None = None  # None: the model itself
     click_share: float | None = None  # None: 0, of labels that a teacher gives
     calibrate: bool = True
     metric: str = "log_loss"  # of few auctions welfare is mostly chance
@@ -169,8 +168,7 @@ class Train:
             taught = ", ".join(filter(needs_teacher, LOSSES))
             raise InputError(f"of recipe distilled must be one of {taught}, found {loss}", argument="loss")
         given = {name: value for name, value in vars(self).items() if value is not None}
-        for name, names in {"metric": CRITERIA, "teacher_model": MODELS}.items():
-            check_name(name, given.get(name, next(iter(names))), names)
+        check_name("metric", self.metric, CRITERIA)
         for name, wrong in {
             "recipe": recipe not in (SINGLE, ENSEMBLE),
             "budget_seconds": bool(self.budget_seconds),
@@ -226,7 +224,6 @@ class Train:
             "lam": (pairwise, "losses over pairs, as log_plus"),
             "sigma": (pairwise, "losses over pairs, as log_plus"),
             "members": (self.distils or self.recipe == ENSEMBLE, "recipes ensemble and distilled"),
-            "teacher_model": (self.distils, "recipe distilled"),
             "click_share": (taught, "losses with a teacher, as distilled"),
         }
         return {key: of for key, (used, of) in keys.items() if not used}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import time
@@ -37,7 +36,6 @@ from bidwise.run_folder import (
     write_checksums,
     write_json,
     write_result,
-    write_text,
 )
 from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, SOLVED
@@ -106,33 +104,22 @@ def train(
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
         values["data.table"] = str(table)
-    merged = resolved(sections, values, settings)
-    if table is None and merged.data.table is None:
+    asked = resolved(sections, values, settings)
+    table = asked.data.table if table is None else table
+    if table is None:
         raise InputError(f"{config or 'table'} must name the table to train on, found no table in [data]")
-    return run(merged.data.table if table is None else table, merged, out, device, progress, opened)
-
-
-def run(
-    table: Table,
-    config: Config,
-    out: str | Path,
-    device: str = "cpu",
-    progress: Progress | None = None,
-    opened: Callable[[Prepared], None] | None = None,
-) -> TrainResult:
-    """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
     started = time.monotonic()
     show = progress or (lambda work, done, detail="": None)
-    previous = None if config.train.continue_from is None else Previous.read(config.train.continue_from)
+    previous = None if asked.train.continue_from is None else Previous.read(asked.train.continue_from)
     if previous is not None:
-        previous.continued(next(iter(recipes(config, candidates(config)[0]).values())))
+        previous.continued(next(iter(recipes(asked, candidates(asked)[0]).values())))
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
-        distributed.first(lambda: prepare(table, config, out, previous=previous, progress=show))
+        distributed.first(lambda: prepare(table, asked, out, previous=previous, progress=show))
         here, there = f"rank {distributed.rank()} on {platform.node()}", Path(out).absolute()
         unseen = f"out must be a folder that all ranks see, found that {here} does not see {there}"
         distributed.agree(None if (Path(out) / "config.toml").is_file() else unseen)
-        prepared = Prepared(Path(out), config)
+        prepared = Prepared(Path(out), asked)
         if opened is not None:
             opened(prepared)
         whole = [(prepared.folder / name).exists() for name in (CHECKSUMS, "result.json", "model.pt", "model.json")]
@@ -140,8 +127,8 @@ def run(
             return read_result(prepared.folder, TrainResult)
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
-        if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
-            choosing, held_out = halves(valid, config.train.seed)
+        if asked.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
+            choosing, held_out = halves(valid, asked.train.seed)
         models, search, told_apart = _trained(prepared, previous, choosing, held_out, device, show)
 
         result = distributed.first(lambda: _result(prepared, models, valid, held_out, show), tell=True)
@@ -358,15 +345,9 @@ def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served
     """The files of a run folder: the chosen model as ``bidwise predict`` reads it, the result, the checksums."""
     from bidwise.report import write_page
 
-    folder, metric = prepared.folder, result.settings.train.metric
+    folder = prepared.folder
     _write_model(folder, prepared, store, result.chosen, served)
     save(folder / STATE, [state_of(fit) for fit in served.fits])
-    lines = [
-        json.dumps({"loss_function": loss, "epoch": each.epoch, "loss": each.loss, metric: each.value}) + "\n"
-        for loss, fit in result.fits.items()
-        for each in fit.history
-    ]
-    write_text(folder / "metrics.jsonl", "".join(lines))
     write_json(folder / "environment.json", made)
     write_page(result, folder)
     write_result(folder, result)

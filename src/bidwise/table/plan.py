@@ -74,10 +74,7 @@ def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool 
         one = of(str(train.loss))
         return found | {one.loss: one} if searched or one.teacher else {one.loss: one}
     if train.distils:
-        teacher = (
-            baseline if train.teacher_model is None else candidates(config, ads, ModelSettings(train.teacher_model))[0]
-        )
-        found[ENSEMBLE] = replace(teacher, members=many)
+        found[ENSEMBLE] = replace(baseline, members=many)
     if train.recipe == ENSEMBLE:
         found[ENSEMBLE] = of(str(train.loss), members=many)
     if train.recipe == DISTILLED:
