@@ -9,7 +9,6 @@ import platform
 import re
 import subprocess
 import sys
-import time
 import tomllib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ WRITING = re.compile(  # in errors of numpy, torch and polars that could not wri
     rf"requested and \d+ written|failed writing file|transport error|os error ({'|'.join(map(str, _FULL))})\b"
 )
 CHECKSUMS = "checksums.json"
-LOCK = ".lock"  # in a folder that a run writes to: who that is
+LOCK = ".lock"  # in a folder that a run writes to
 
 
 @contextmanager
@@ -59,23 +58,17 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
-    """Lock a file that names its owner, and remove it at the end; the system drops the lock of a killed process."""
+    """Lock a file, and remove it at the end; the system drops the lock of a killed process."""
     with suppress(FileNotFoundError):
         if file.lstat().st_nlink > 1:
-            file.unlink()  # another name of a file elsewhere, which would be written over
+            file.unlink()  # another name of a file elsewhere, which would be emptied
     lock = FileLock(file, blocking=False)
     try:
         lock.acquire()
     except Timeout:
-        holder = ""
-        with suppress(OSError, ValueError):
-            holder = ", " + " ".join(file.read_text(encoding="utf-8").split())[:200]
-        found = f"found {place}, which is in use by another run{holder}; wait for it, or choose another {kind}"
+        found = f"found {place}, which is in use by another run; wait for it, or choose another {kind}"
         raise InputError(f"must be a {kind} that no other run writes to, {found}", "out") from None
     try:
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        with suppress(OSError):  # a full disk is reported by the next file
-            file.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
         yield
     finally:
         with suppress(OSError):  # while it is locked: another process that has opened it notices that it is gone

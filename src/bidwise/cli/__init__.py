@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from cyclopts import App, Parameter
@@ -24,14 +23,7 @@ app.command(try_it, name="try")
 for command in (evaluate, train, predict, export):
     app.command(command)
 
-TOGETHER = ("train", "--help", "--version")  # commands for several ranks
-
 
 def main() -> None:
     """The ``bidwise`` command."""
-    words = sys.argv[1:]
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1 and words and words[0] not in TOGETHER:
-        if not int(os.environ.get("RANK", 0)):  # one voice for all ranks
-            print(f"bidwise: torchrun is for bidwise train; run {words[0]} without torchrun", file=sys.stderr)
-        raise SystemExit(2)
-    run_command(app, words, resumes=("train",))
+    run_command(app, sys.argv[1:], resumes=("train",))

@@ -27,18 +27,23 @@ class Bars:
 
     def __enter__(self) -> Bars:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
         from bidwise import distributed
 
         console = Console(stderr=True)
         self.quiet = distributed.rank() > 0  # one voice for all ranks
-        columns = ("{task.description}", BarColumn(), TaskProgressColumn(), "{task.fields[words]}")
+        columns = (
+            "{task.description}",
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            "{task.fields[words]}",
+        )
         silent = self.quiet or not console.is_terminal
         self.progress = Progress(*columns, console=console, transient=True, disable=silent)
         self.progress.start()
         self.tasks: dict[str, int] = {}
-        self.started: dict[str, tuple[float, float]] = {}  # when, and with which share
         self.last_line = time.monotonic()
         return self
 
@@ -48,11 +53,10 @@ class Bars:
     def show(self, work: str, done: float, detail: str = "") -> None:
         if work not in self.tasks:
             self.tasks[work] = self.progress.add_task(work, total=1.0, words="")
-        words = ", ".join(filter(None, [detail, self._left(work, done)]))
-        self.progress.update(self.tasks[work], completed=done, words=words)  # type: ignore[arg-type]
+        self.progress.update(self.tasks[work], completed=done, words=detail)  # type: ignore[arg-type]
         if self.progress.disable and not self.quiet and time.monotonic() - self.last_line > _SECONDS:
             self.last_line = time.monotonic()
-            print(", ".join(filter(None, [f"{work}: {100 * done:.0f} %", words])), file=sys.stderr, flush=True)
+            print(", ".join(filter(None, [f"{work}: {100 * done:.0f} %", detail])), file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """Print above the bars, onto the standard output."""
@@ -60,16 +64,6 @@ class Bars:
         say(text)
         sys.stdout.flush()
         self.progress.start()
-
-    def _left(self, work: str, done: float) -> str:
-        """How long the rest takes at the speed so far; work of an earlier run took no time."""
-        from bidwise.report.formatting import duration
-
-        when, before = self.started.setdefault(work, (time.monotonic(), done))
-        passed = time.monotonic() - when
-        if passed < 5 or not before < done < 1:
-            return ""
-        return f"about {duration(passed * (1 - done) / (done - before))} left"
 
 
 class Terminated(KeyboardInterrupt):

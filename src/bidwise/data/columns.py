@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -144,6 +144,7 @@ class Column:
     spelling: str = "text"  # of categories: "text" as written, "number" if 7, 7.0 and "7.0" are the same
     steps: str = "bins"  # of numbers: "bins" of equally many rows, or one for each of the "values"
     slots: int = 1  # of bags
+    separator: str = "|"  # of bags in text
 
 
 # Columns that are learned
@@ -157,6 +158,7 @@ class Categorical:
     """
 
     kind: ClassVar = "categorical"
+    slots = 1  # ids of a row; bags and their crosses have several
     name: str
     vocabulary: pl.Series
     spelling: str = "text"
@@ -169,7 +171,7 @@ class Categorical:
     @property
     def field(self) -> Field:
         """The column as models know it."""
-        return Field(self.name, FIRST + len(self.vocabulary))
+        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
 
     @cached_property
     def lookup(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
@@ -227,11 +229,6 @@ class Bag(Categorical):
         if not self.separator:
             raise InputError(f"separator of column {self.name!r} must be one character or more, found none")
 
-    @property
-    def field(self) -> Field:
-        """The column as models know it."""
-        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
-
     def ids(self, column: pl.Series) -> NDArray[np.int32]:
         """The ids of every list, ``(rows, slots)``."""
         values, row = exploded(column, self.separator)
@@ -287,11 +284,6 @@ class Cross(Categorical):
         for name in ("of", "sizes", "groups"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
-    @property
-    def field(self) -> Field:
-        """The combination as models know it."""
-        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
-
     @cached_property
     def table(self) -> Combinations:
         """The look-up of rows."""
@@ -324,9 +316,9 @@ class Encoder:
     columns: tuple[Categorical | Numeric, ...]
 
     @staticmethod
-    def fit(table: Any, columns: Sequence[Column], *, min_count: int, bins: int, **options: Any) -> Encoder:
-        """Learn from a table of training rows only; ``options`` as in :class:`Learner`."""
-        learner = Learner(columns, **options)
+    def fit(table: Any, columns: Sequence[Column], *, min_count: int, bins: int) -> Encoder:
+        """Learn from a table of training rows only."""
+        learner = Learner(columns)
         learner.add(learner.counted(open_table(table).frame(learner.names)))
         return learner.encoder(min_count=min_count, bins=bins)
 
@@ -478,17 +470,12 @@ class Encoder:
 class Learner:
     """Vocabularies and bins from training rows, block by block.
 
-    Args:
-        columns: as :meth:`bidwise.data.kinds.Facts.columns` found them; roles and dropped ones are skipped.
-        bags: separators of columns with several values in a cell of text.
+    ``columns`` are as :meth:`bidwise.data.kinds.Facts.columns` found them; roles and dropped ones are skipped.
     """
 
-    def __init__(self, columns: Sequence[Column], *, bags: Mapping[str, str] | None = None) -> None:
-        self.learning = [
-            _Numbers(column) if column.use == "numeric" else _Words(column, (bags or {}).get(column.name, "|"))
-            for column in columns
-            if column.use in KINDS
-        ]
+    def __init__(self, columns: Sequence[Column]) -> None:
+        features = [column for column in columns if column.use in KINDS]
+        self.learning = [(_Numbers if column.use == "numeric" else _Words)(column) for column in features]
 
     @property
     def names(self) -> list[str]:
@@ -521,14 +508,14 @@ class Learner:
 class _Words:
     """How often each value of a column was seen."""
 
-    def __init__(self, column: Column, separator: str) -> None:
-        self.column, self.separator = column, separator
+    def __init__(self, column: Column) -> None:
+        self.column = column
         self.counts = [pl.DataFrame(schema={"value": pl.String, "count": pl.Int64})]
         self.waiting = 0
 
     def counted(self, values: pl.Series, sample: NDArray[np.bool_] | None) -> pl.DataFrame:
         if self.column.use == "bag":
-            values = exploded(values, self.separator)[0]
+            values = exploded(values, self.column.separator)[0]
         values, count = value_counts(values)
         text = spelled(values, self.column.spelling)
         return pl.DataFrame({"value": text, "count": count}).drop_nulls("value")
@@ -552,7 +539,7 @@ class _Words:
         learned = (self.column.name, words, self.column.spelling, 1 - common / max(total, 1))
         if self.column.use == "categorical":
             return Categorical(*learned)
-        return Bag(*learned, slots=self.column.slots, separator=self.separator)
+        return Bag(*learned, slots=self.column.slots, separator=self.column.separator)
 
 
 class _Numbers:

@@ -214,6 +214,7 @@ class Facts:
         sketch = self.sketches[name]
         slots = min(max(sketch.total.longest, 1), SLOTS) if use == "bag" else 1
         missing = sketch.total.counts.missing / max(self.rows, 1)
+        more["separator"] = self.bags.get(name, "|")
         return Column(name, use, sketch.values, missing, reason, slots=slots, **more)
 
     def _as_before(self, name: str, previous: Encoder) -> Column:

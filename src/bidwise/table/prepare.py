@@ -174,7 +174,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     place[np.concatenate([each.rows for each in parts.values()])] = np.arange(facts.rows)
 
     step, count = every(sizes["train"]), facts.rows if config.train.refit else 0  # rows that the second one learns from
-    learners = [(Learner(columns, bags=bags), size) for size in (sizes["train"], count) if size]
+    learners = [(Learner(columns), size) for size in (sizes["train"], count) if size]
     for block, counted in _passed(source, learners[0][0].names, partial(_counted, learners, place, step)):
         for (learner, _), counts in zip(learners, counted, strict=True):
             learner.add(counts)

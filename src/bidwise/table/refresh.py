@@ -115,13 +115,6 @@ class Previous:
                 raise InputError(
                     f"cannot be changed with --continue, found {getattr(data, option)!r}: {fix}", argument=option
                 )
-        for role, column in data.roles:
-            if column in self.model.encoder.names and (role, column) not in known.roles:
-                raise InputError(
-                    f"must be a column that the previous run did not learn from, found {column!r}; train from scratch "
-                    "in a new folder",
-                    argument=role,
-                )
 
     @property
     def bags(self) -> dict[str, str]:
