@@ -150,8 +150,14 @@ def test_bad_input_of_evaluate_is_one_line_and_leaves_nothing(tmp_path, monkeypa
         (["evaluate", "a.csv", "--ctr", "p", "--no-hedder"], "Unknown option: --no-hedder; did you mean --no-header?"),
         (["evaluate", "a.csv", "--zzz"], "Unknown option: --zzz; see bidwise evaluate --help"),
         (["train", "a.csv", "--epochs=5"], "Unknown option: --epochs; see bidwise train --help; settings without an "),
-        (["predict", "none", "ads.parquet"], "RUN must be a folder of bidwise train, found no folder at none"),
-        (["predict", "ads.parquet", "ads.parquet"], "RUN must be a folder of bidwise train, found a file at ads.parqu"),
+        (
+            ["predict", "none", "ads.parquet"],
+            "RUN must be the folder of a finished run of bidwise train, found no ch",
+        ),
+        (
+            ["predict", "ads.parquet", "ads.parquet"],
+            "RUN must be the folder of a finished run of bidwise trai",
+        ),
         (
             ["export", "folder"],
             "--out must be a file that ends in .onnx, found 'OUT'",
@@ -162,7 +168,10 @@ def test_bad_input_of_evaluate_is_one_line_and_leaves_nothing(tmp_path, monkeypa
             ["evaluate", "ads.parquet", "--ctr", "model_a", "--click", "click", "--bid", "bidd"],
             "ads.parquet has no column 'bidd'; did you mean 'bid'?",
         ),
-        ([*TRAIN, "--continue", "none"], "--continue must be a folder of bidwise train, found no folder at none"),
+        (
+            [*TRAIN, "--continue", "none"],
+            "--continue must be the folder of a finished run of bidwise trai",
+        ),
         ([*TRAIN, "--recipe", "best"], 'Invalid value "best" for --recipe'),
         ([*TRAIN, "--model", "xgb"], 'Invalid value "xgb" for --model'),
         ([*TRAIN, "--metric", "f1"], 'Invalid value "f1" for --metric'),
@@ -270,16 +279,15 @@ def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
     assert capsys.readouterr().err == "training: 0 %\ntraining: 40 %, model 2 of 5\n"
 
 
-@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (terminal.Terminated, 143)])
 @pytest.mark.parametrize(("command", "words"), [("train", "the same command resumes it"), ("try", "no file was writ")])
-def test_an_interrupted_command_says_what_became_of_it(stop, code, command, words, ads, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_command_says_what_became_of_it(command, words, ads, tmp_path, monkeypatch, capsys):
     def stopped(*_, **__):
-        raise stop
+        raise KeyboardInterrupt
 
     monkeypatch.setattr("bidwise.table.train", stopped)
     monkeypatch.setattr("bidwise.fit", stopped, raising=False)
     typed = ["try"] if command == "try" else ["train", ads, "--click", "click", "--bid", "bid"]
-    assert bidwise_command(monkeypatch, *typed, "--out", tmp_path / "out") == code
+    assert bidwise_command(monkeypatch, *typed, "--out", tmp_path / "out") == 130
     assert capsys.readouterr().err.startswith(f"bidwise: stopped; {words}")
 
 

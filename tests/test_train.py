@@ -214,7 +214,7 @@ def test_predict_refuses_what_it_cannot_use(run, table, tmp_path):
     for message, options in cases.items():
         with pytest.raises(bidwise.InputError, match=message):
             predict(run.folder, run.path, **options)
-    with pytest.raises(bidwise.InputError, match="run must be a folder of bidwise train, found no folder"):
+    with pytest.raises(bidwise.InputError, match="run must be the folder of a finished run of bidwise train"):
         predict(tmp_path / "none", run.path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(bidwise.InputError, match=r"run must be the folder of a finished run"):
@@ -384,8 +384,6 @@ def test_a_distilled_model_learns_from_the_ensemble(table, tmp_path):
     test = pl.read_parquet(tmp_path / "run" / "test.parquet")
     logits = {name: np.log(test[name] / (1 - test[name])) for name in found.fits}
     assert np.corrcoef(logits["distilled"], logits["ensemble"])[0, 1] > 0.95
-    half = train(table, out=tmp_path / "half", **ROLES, **told, click_share=0.5)
-    assert half.fits["distilled"].history != found.fits["distilled"].history
 
 
 def test_an_ensemble_of_another_loss(table, tmp_path):
@@ -531,14 +529,11 @@ def test_sections_and_settings_that_nobody_knows():
         ({}, ["epochs=3"], r"settings must be section.key=value"),
         ({}, ["train.epoch=3"], r"did you mean 'epochs'\?"),
         ({}, ["train.batch_size=2.5"], r"train.batch_size must be a whole number, found 2.5"),
-        ({}, ["train.loss=auto"], r"train.loss must be a loss, found auto; --recipe auto chooses"),
         ({}, ["train.recipe=ensembel"], r"train.recipe must be one of .* did you mean 'ensemble'\?"),
         ({}, ["train.recipe=distilled", "train.loss=log_plus"], r"train.loss of recipe distilled must be one of disti"),
         ({}, ["train.recipe=single", "train.members=3"], r"train.members is of recipes ensemble and distilled, found"),
         ({}, ["train.recipe=ensemble", "train.members=1"], r"train.members must be at least 2, found 1"),
         ({}, ["train.budget_seconds=-1"], r"train.budget_seconds must be .*, found -1"),
-        ({}, ["train.loss=log_plus", "train.click_share=0.5"], r"click_share is of losses with a teacher"),
-        ({}, ["train.loss=distilled", "train.click_share=1"], r"click_share must be in \[0, 1\), found 1"),
         ({}, ["model.hidden=8", "model.name=logistic_regression"], r"hidden is no option of logistic_regression"),
         ({}, ["train.precision=half"], r"precision must be one of float32, mixed, found 'half'"),
     ):

@@ -271,7 +271,7 @@ def _served(config: Config, ads: Ads, valid: Ads | None, **options: Any) -> Serv
             return trained(tried[0], ads, None, **options)
         return searched(tried, ads, valid, limit=budget(len(ads), options["plain"]), **options)[1][0]
     models: dict[str, Served] = {}
-    for name, recipe in recipes(config, tried[0], len(ads)).items():
+    for name, recipe in recipes(config, tried[0]).items():
         teacher = None if recipe.teacher is None else models[recipe.teacher].model
         models[name] = trained(recipe, ads, valid, teacher=teacher, **options)
     return models[config.train.name]

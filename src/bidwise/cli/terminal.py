@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ from bidwise.errors import check_name
 from bidwise.evaluation_options import ADVANCED as ADVANCED
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite the screen
+# in errors of torch and polars that could not write
+FULL = re.compile(rf"failed writing file|transport error|os error ({errno.ENOSPC}|{errno.EDQUOT}|{errno.EFBIG})\b")
 _SECONDS = 30  # between lines without a terminal
 
 
@@ -66,22 +69,13 @@ class Bars:
         self.progress.start()
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends jobs of clusters and containers as Ctrl-C does."""
-
-
-def _terminate(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one does not disturb the end
-    raise Terminated
-
-
 def run_command(app: App, words: Sequence[str], resumes: Collection[str]) -> None:
     """Run a command of an app; errors that a user can fix are one line and exit code 2.
 
     Args:
         resumes: commands that resume after an interruption.
     """
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends jobs of clusters as Ctrl-C does
     name = app.name[0]
     try:
         command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
@@ -90,24 +84,22 @@ def run_command(app: App, words: Sequence[str], resumes: Collection[str]) -> Non
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (CycloptsError, bidwise.InputError, OSError) as error:
+    except Exception as error:
+        if not (isinstance(error, CycloptsError | bidwise.InputError | OSError) or FULL.search(str(error))):
+            raise
+        from bidwise.distributed import ElsewhereError  # late: torch takes a second
+
         rank = int(os.environ.get("RANK", 0))
-        if not rank or not _reported_by_rank_0(error):
+        if not rank or not isinstance(error, ElsewhereError | CycloptsError):  # which rank 0 reports
             who = f"{name}, rank {rank}" if rank else name
             print(f"{who}: {as_typed(error, app, words)}\n", end="", file=sys.stderr, flush=True)  # ranks print at once
         raise SystemExit(2) from None
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         what = "the same command resumes it" if words and words[0] in resumes else "no file was written"
         print(f"{name}: stopped; {what}", file=sys.stderr)
-        raise SystemExit(128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)) from None
+        raise SystemExit(128 + signal.SIGINT) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _reported_by_rank_0(error: Exception) -> bool:
-    from bidwise.distributed import ElsewhereError  # late: torch takes a second
-
-    return isinstance(error, ElsewhereError | CycloptsError)
 
 
 def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
@@ -126,7 +118,7 @@ def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
             return f"Unknown option: {unknown}; {f'did you mean {near[0]}?' if near else usage + settings}"
     if isinstance(error, MissingArgumentError) and error.argument is not None and error.argument.name not in words:
         return f"{error.argument.name} is missing; {usage}"
-    message = str(error)
+    message = f"the disk may be full: {str(error).splitlines()[0]}" if FULL.search(str(error)) else str(error)
     if isinstance(error, bidwise.InputError):
         message = error.spelled(lambda name: options.get(name, name))
     if isinstance(error, OSError) and error.strerror:  # without its number and the temporary name of a file

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bidwise import json_files
-from bidwise.data.store import Field, spans
+from bidwise.data.store import Field
 from bidwise.data.table_files import open_table
 from bidwise.errors import InputError, check_name, check_whole
 from bidwise.run_folder import whole_file, write_json
@@ -345,7 +346,8 @@ class Encoder:
     @cached_property
     def spans(self) -> list[slice]:
         """Which columns of the ids each column of the table has."""
-        return spans([field.slots for field in self.fields])
+        slots = [field.slots for field in self.fields]
+        return [slice(end - count, end) for count, end in zip(slots, accumulate(slots), strict=True)]
 
     @property
     def width(self) -> int:
@@ -610,11 +612,3 @@ def edges_of_values(numbers: Floats, min_count: int) -> tuple[float, ...]:
             ends.append(value)
             waiting = 0
     return tuple(ends)
-
-
-def count_ids(totals: NDArray[Any], ids: NDArray[np.int32], counts: NDArray[Any] | None = None) -> None:
-    """Add to the total of every id how often it is there, or its ``counts``; most totals may be of other ids."""
-    if len(totals) > len(ids):
-        np.add.at(totals, ids, 1 if counts is None else counts)
-    else:
-        totals += np.bincount(ids, counts, len(totals)).astype(totals.dtype)

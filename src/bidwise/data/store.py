@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.json_files import from_json, read_object
-from bidwise.run_folder import named, read_array, take_room, write_json
+from bidwise.run_folder import read_array, take_room, write_json
 
 _ORIGIN = {"format": "bidwise store", "version": 3}
 SCHEMA = "store.json"
@@ -49,15 +48,6 @@ class Field:
     def cardinality(self) -> int | tuple[int, int]:
         """As models take it."""
         return self.values if self.slots == 1 else (self.values, self.slots)
-
-
-def spans(slots: Iterable[int]) -> list[slice]:
-    """Which columns of the features each field has.
-
-    >>> spans([1, 3, 1])
-    [slice(0, 1, None), slice(1, 4, None), slice(4, 5, None)]
-    """
-    return [slice(end - count, end) for count, end in zip(slots, accumulate(slots), strict=True)]
 
 
 class Store:
@@ -135,8 +125,7 @@ class StoreWriter:
         if not rows:  # no rows to map
             np.save(path, np.zeros(shape, TYPES[name]))
             return np.zeros(shape, TYPES[name])
-        with named(path):
-            made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
+        made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
         take_room(path)
         return made
 

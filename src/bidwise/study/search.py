@@ -15,7 +15,7 @@ from bidwise.losses.api import cross_entropy
 from bidwise.models.bags import Values
 from bidwise.study.recipe import EXACT, Recipe
 from bidwise.study.served import Served, on_device, trained
-from bidwise.training import METRICS
+from bidwise.training import METRICS, Fit
 from bidwise.training.validation import logits_across
 from bidwise.workers import Show
 
@@ -182,54 +182,40 @@ def searched(
     shared |= {"device": device, **options}
     sign = -1 if METRICS[metric].higher_is_better else 1
     fields = list(cardinalities)[:plain]
-    tried = affordable(recipes, len(ads), fields, limit)
-    costs = {number: 0.0 if recipe.solved else seconds(recipe, len(ads), fields) for number, recipe in tried}
-    networks = [(number, recipe) for number, recipe in tried if not recipe.solved]
-    finals = 1 if len(networks) < len(tried) else 2  # there is something to compare with
+    possible = affordable(recipes, len(ads), fields, limit)
+    costs = {number: 0.0 if recipe.solved else seconds(recipe, len(ads), fields) for number, recipe in possible}
+    networks = [(number, recipe) for number, recipe in possible if not recipe.solved]
+    finals = 1 if len(networks) < len(possible) else 2  # there is something to compare with
     total = SHORT * sum(costs.values()) * (len(networks) > 1) + sum(sorted(costs.values())[-finals:])
     attempts: list[Attempt] = []
-    models: list[tuple[float, int, Served]] = []  # in full
     done = 0.0
 
-    def added(number: int, recipe: Recipe, served: Served) -> float:
-        # as served, calibrated: a short training may have the right order and no scale yet
-        value = float(METRICS[metric].of(logits_across(served.model, judge.features), judge))
-        attempts.append(Attempt(number, recipe, served.recipe.epochs, value))
-        return sign * value
-
-    def in_full(number: int, recipe: Recipe, served: Served) -> None:
-        models.append((added(number, recipe, served), number, served))
-
-    def run(number: int, recipe: Recipe, suffix: str = "") -> Served:
+    def tried(number: int, recipe: Recipe, *, share: float = 1, known: Sequence[Fit] = ()) -> tuple[float, int, Served]:
+        """The value of a model, less is better, and the model."""
         nonlocal done
-        name, before, cost = f"search-{number}{suffix}", done, costs[number] * (SHORT if suffix else 1)
+        name, before, cost = f"search-{number}{'-short' * (share < 1)}", done, share * costs.get(number, 0.0)
 
-        def progress(share: float) -> None:
-            show((before + share * cost) / max(total, 1e-9))
+        def progress(part: float) -> None:
+            show((before + part * cost) / max(total, 1e-9))
 
-        served = trained(recipe, **shared, out=None if out is None else out / name, show=progress)
+        part = replace(recipe, epochs=share * recipe.epochs)
+        served = trained(part, **shared, known=known, out=None if out is None else out / name, show=progress)
         done += cost
         progress(1.0)
-        return served
+        # as served, calibrated: a short training may have the right order and no scale yet
+        value = float(METRICS[metric].of(logits_across(served.model, judge.features), judge))
+        attempts.append(Attempt(number, recipe, part.epochs, value))
+        return sign * value, number, served
 
-    for number, recipe in [each for each in tried if each not in networks]:
-        in_full(number, recipe, run(number, recipe))
-    if networks:
-        order = [0]
-        if len(networks) > 1:
-            short = [replace(recipe, epochs=SHORT * recipe.epochs) for _, recipe in networks]
-            found = [run(number, part, "-short") for (number, _), part in zip(networks, short, strict=True)]
-            values = [added(*each, served) for each, served in zip(networks, found, strict=True)]
-            order = sorted(range(len(networks)), key=lambda at: values[at])
-        finalists = [networks[at] for at in order[:finals]]
-        found = [run(*each) for each in finalists]
-        for each, served in zip(finalists, found, strict=True):
-            in_full(*each, served)
-        (number, recipe), network = finalists[0], found[0]
-        if regressions := [each for each in models if each[2].recipe.solved]:
-            fits = (*network.fits, *min(regressions, key=lambda each: each[:2])[2].fits)
-            both = replace(recipe, beside=True)
-            in_full(len(recipes) + 1, both, trained(both, **shared, known=fits))
+    models = [tried(*each) for each in possible if each[1].solved]
+    regressions = sorted(models, key=lambda each: each[:2])
+    if len(networks) > 1:
+        short = [tried(*each, share=SHORT)[0] for each in networks]
+        networks = [networks[at] for at in sorted(range(len(networks)), key=lambda at: short[at])]
+    models += [tried(*each) for each in networks[:finals]]
+    if networks and regressions:
+        fits = (*models[len(regressions)][2].fits, *regressions[0][2].fits)
+        models.append(tried(len(recipes) + 1, replace(networks[0][1], beside=True), known=fits))
     models.sort(key=lambda each: each[:2])
     clicks = float(judge.clicks.sum())
     safe = [each for each in models if each[2].recipe.model == SIMPLEST or (clicks >= FEW and each[2].recipe.beside)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,11 +33,8 @@ class Served:
     fits: tuple[Fit, ...]  # of its parts
 
 
-class Start(NamedTuple):
-    """Where a training resumes: the weights of a model, and the state of its Adam or the prior of its weights."""
-
-    weights: dict[str, Any]
-    state: dict[str, Any] | Prior | None  # None: only weights are kept
+#: Where a training resumes: the weights of a model, and the state of its Adam or the prior of its weights, if known.
+Start = tuple[dict[str, Any], dict[str, Any] | Prior | None]
 
 
 def trained(
@@ -97,7 +94,7 @@ def trained(
         own = seed if not number else derived_seed(seed, "member", number)
         model = part.build(fields, own)
         if start:
-            model.load_state_dict(start[number].weights)
+            model.load_state_dict(start[number][0])
         else:
             model.get_parameter("bias").data.fill_(usual)  # small tables have few steps to find it
 
@@ -106,7 +103,7 @@ def trained(
 
         given: dict[str, Any] = {"valid": None if valid is None else valid.first(width), "seed": own, "metric": metric}
         given["out"] = out if out is None or not number else out.with_name(f"{out.name}-{number + 1}")
-        state = start[number].state if start else None
+        state = start[number][1] if start else None
         given |= {"prior": state} if isinstance(state, Prior) else {"adam": state}
         fits.append(part.fit(model.to(device), taught.first(width), **given, show=progress))
     served = Ensemble([fit.model for fit in fits], widths=widths).to(device)

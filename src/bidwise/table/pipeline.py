@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bidwise import distributed
 from bidwise.checks import InputError, derived_seed
@@ -23,10 +23,10 @@ from bidwise.data.columns import ENCODER_FILES
 from bidwise.data.splits import halves
 from bidwise.data.store import SPLITS, Store
 from bidwise.data.table_files import Table
-from bidwise.evaluation.comparison import Comparison, compared
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
+from bidwise.losses.api import cross_entropy
 from bidwise.run_folder import (
     CHECKSUMS,
     environment,
@@ -52,7 +52,7 @@ from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
 REGRESSION = "regression"  # a solved logistic regression, a reference of the test
-INTACT, SHUFFLED = "intact", 50_000  # the model with no column shuffled; test ads to shuffle, at most
+SHUFFLED = 50_000  # test ads, at most, that columns are shuffled in
 TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
 
 
@@ -191,10 +191,10 @@ def _trained(
     Candidates of recipe auto are trained only if the ads that choose among them could detect a gain, as far as the
     two best settings of the search tell.
     """
-    config, ads, fits = prepared.planned, prepared.store.ads("train"), prepared.folder / "fits"
+    config, ads, fits = prepared.config, prepared.store.ads("train"), prepared.folder / "fits"
     tried = candidates(config, len(ads))
     many = len(tried) > 1
-    plan = recipes(config, tried[0], len(ads), searched=many)
+    plan = recipes(config, tried[0], searched=many)
 
     def step(name: str) -> Show:
         at, epochs = list(plan).index(name), plan[name].epochs
@@ -220,12 +220,14 @@ def _trained(
         limit = config.train.budget_seconds or budget(len(ads), prepared.plain or len(prepared.store.fields))
         found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE))
         search, (models[BASELINE], *others) = found
-        plan = recipes(config, models[BASELINE].recipe, len(ads), searched=True)
+        plan = recipes(config, models[BASELINE].recipe, searched=True)
         if config.train.recipe == AUTO and models[BASELINE].recipe.solved:
             plan = {BASELINE: models[BASELINE].recipe}  # members of an ensemble would all be the same
         if held_out is not None and others:
             told_apart = distributed.first(partial(_power, config, models[BASELINE], others[0], held_out), tell=True)
-    plan = plan if previous is None else {name: previous.continued(recipe) for name, recipe in plan.items()}
+    if previous is not None and prepared.facts.refresh is not None:
+        l2 = prepared.facts.refresh.l2 if config.train.l2 is None else config.train.l2
+        plan = {name: previous.continued(replace(recipe, l2=l2)) for name, recipe in plan.items()}
     for name, recipe in plan.items():
         if name in models or (told_apart is not None and not told_apart.enough):
             continue
@@ -268,11 +270,9 @@ def _result(
     chosen = config.train.name if held_out is None else BASELINE
     if held_out is not None and models.keys() >= set(config.train.contestants):
         compared = (BASELINE, *config.train.contestants)
-        show("comparing", 0.0)
         seen = {name: _metrics(models[name].model, held_out, config).per_unit for name in compared}
         choice = choose(seen, BASELINE, unit=facts.mean_bid)
         chosen = choice.chosen
-        show("comparing", 1.0)
     model = models[chosen].model
     return TrainResult(
         config=config.flat(),
@@ -288,27 +288,23 @@ def _result(
     )
 
 
-def _importance(prepared: Prepared, model: nn.Module) -> tuple[Comparison, ...]:
-    """The change of welfare and of log loss when one column after the other is shuffled in test ads; those that matter
-    most first. Of two redundant columns, each may seem to matter little."""
-    config, encoder = prepared.config, prepared.encoder
-    ads = prepared.store.ads("test", auction_size=prepared.facts.auction_size)
-    if len(ads) > SHUFFLED:  # the first ones, of whole auctions
-        ends = torch.arange(len(ads) + 1) if ads.offsets is None else ads.offsets
-        kept = ends[: max(2, int(torch.searchsorted(ends, SHUFFLED, right=True)))]
-        ads = ads.take(slice(0, int(kept[-1])), None if ads.offsets is None else kept)
-    intact = _metrics(model, ads, config).per_unit
-    found: list[list[Comparison]] = []
+def _importance(prepared: Prepared, model: nn.Module) -> dict[str, float]:
+    """The rise of the log loss when one column after the other is shuffled in test ads; those that matter most first.
+    Of two redundant columns, each may seem to matter little."""
+    ads, encoder = prepared.store.ads("test"), prepared.encoder
+    ads = ads.take(slice(0, SHUFFLED))
+
+    def loss(features: Tensor) -> float:
+        return float(cross_entropy(logits_across(model, features).double(), ads.labels, ads.weights, "mean"))
+
+    intact, rises = loss(ads.features), dict[str, float]()
     for at, (name, span) in enumerate(zip(encoder.names, encoder.spans, strict=False)):  # crosses come last
-        seed = derived_seed(config.train.seed, "shuffled", at)
+        seed = derived_seed(prepared.config.train.seed, "shuffled", at)
         order = torch.randperm(len(ads), generator=torch.Generator().manual_seed(seed))
         features = ads.features.clone()
         features[:, span] = features[order, span]
-        shuffled = replace(ads, features=torch.from_numpy(encoder.crossed(features.numpy())))
-        seen = {name: _metrics(model, shuffled, config).per_unit, INTACT: intact}
-        found.append(compared(seen, [(name, INTACT)], metrics=("welfare", "log_loss")))
-    found.sort(key=lambda pair: -pair[1].difference)
-    return tuple(each for pair in found for each in pair)
+        rises[name] = loss(torch.from_numpy(encoder.crossed(features.numpy()))) - intact
+    return dict(sorted(rises.items(), key=lambda each: -each[1]))
 
 
 def _fit_result(served: Served, metric: str) -> FitResult:
@@ -342,28 +338,22 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
 
 
 def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served, made: dict[str, Any]) -> None:
-    """The files of a run folder: the chosen model as ``bidwise predict`` reads it, the result, the checksums."""
+    """The files of a run folder: the chosen model as :func:`bidwise.load` reads it, the result, the checksums."""
     from bidwise.report import write_page
 
     folder = prepared.folder
-    _write_model(folder, prepared, store, result.chosen, served)
-    save(folder / STATE, [state_of(fit) for fit in served.fits])
-    write_json(folder / "environment.json", made)
-    write_page(result, folder)
-    write_result(folder, result)
-    write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))
-
-
-def _write_model(folder: Path, prepared: Prepared, store: Store, name: str, served: Served) -> None:
-    """The files that :func:`bidwise.load` reads, next to the configuration and the checksums."""
     for file in ENCODER_FILES:
-        if (store.folder / file).is_file():
-            shutil.copyfile(store.folder / file, folder / file)
+        shutil.copyfile(store.folder / file, folder / file)
     save(folder / "model.pt", {key: tensor.cpu() for key, tensor in served.model.state_dict().items()})
     about = ModelFile(
-        recipe=name,
+        recipe=result.chosen,
         loss=served.recipe.loss,
         members=members_of(served.recipe, len(store.fields), prepared.plain),
         cardinalities=tuple(store.cardinalities),
     )
     write_json(folder / "model.json", about)
+    save(folder / STATE, [state_of(fit) for fit in served.fits])
+    write_json(folder / "environment.json", made)
+    write_page(result, folder)
+    write_result(folder, result)
+    write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +78,6 @@ class Prepared:
     def full(self) -> Store | None:
         """All rows for training, if the chosen recipe is to be trained again on them."""
         return Store(self.store.folder / _FULL) if self.config.train.refit else None
-
-    @cached_property
-    def planned(self) -> Config:
-        """The configuration, with the L2 penalty of a refresh if none is given."""
-        refresh, train = self.facts.refresh, self.config.train
-        if refresh is None or train.l2 is not None:
-            return self.config
-        return replace(self.config, train=replace(train, l2=refresh.l2))
 
     @cached_property
     def facts(self) -> TableFacts:
@@ -223,7 +214,6 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
         capped_bids=int((rows["bid"] > rows.bid_cap).sum()),
         largest_bid=float(rows["bid"].max()),
         equal_bids=data.bid is None,
-        cut=None if rows.times is None else _on_both_sides(parts, rows.order),
         leaks=leaks.areas,
         telling=leaks.values,
         certain=leaks.certain,
@@ -434,11 +424,3 @@ def _split_facts(part: Split, rows: _Rows) -> SplitFacts:
         first, last = shown_times(rows.times.gather(ends)).to_list()
     auctions = None if part.offsets is None else len(part.offsets) - 1
     return SplitFacts(len(part.rows), float(rows["click"][part.rows].mean()), auctions, first, last)
-
-
-def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
-    """The units that a cut in time splits: auctions, placed by their oldest ads, or times."""
-    edges = [(times[parts[before].rows].max(), times[parts[after].rows].min()) for before, after in pairwise(SPLITS)]
-    if any(before > after for before, after in edges):
-        return "auctions"
-    return "time" if any(before == after for before, after in edges) else None

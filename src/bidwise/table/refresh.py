@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.columns import Bag, Encoder, count_ids
+from bidwise.data.columns import Bag, Encoder
 from bidwise.data.store import Store
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.widening import Prior, widened, widened_adam, widened_prior
@@ -170,7 +170,7 @@ class Previous:
                 known = widened_prior(model, Prior(**state), before)
             elif isinstance(state, dict):
                 known = widened_adam(model, state, before, shares)
-            starts.append(Start(widened(model, member.state_dict(), before), known))
+            starts.append((widened(model, member.state_dict(), before), known))
         return starts
 
 
@@ -187,7 +187,7 @@ def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.in
     for start in range(0, len(features), _AT_ONCE):
         for at, total in zip(encoder.spans, totals, strict=True):
             ids = np.sort(features[start : start + _AT_ONCE, at], axis=1)
-            count_ids(total, ids[np.diff(ids, axis=1, prepend=-1) > 0])
+            total += np.bincount(ids[np.diff(ids, axis=1, prepend=-1) > 0], minlength=len(total))
     return totals
 
 
