@@ -161,19 +161,6 @@ def test_names_cannot_control_the_terminal(capsys, monkeypatch):
     assert capsys.readouterr().err == "bidwise: �2J.csv: no such file\n"
 
 
-def test_the_shell_gets_one_line(runs, tmp_path, monkeypatch, capsys):
-    for name, content in (("result.json", "a.json"), ("cut.parquet", "a.parquet"), ("cut.csv.gz", "a.csv.gz")):
-        (tmp_path / name).write_bytes(BROKEN[content])
-    for words in (
-        f"predict {runs / 'trained'} {tmp_path / 'cut.parquet'} --out {tmp_path / 'scored.csv'}",
-        f"evaluate {tmp_path / 'cut.csv.gz'} --ctr bid --click click --bid bid",
-        f"train {tmp_path / 'result.json'} --out {tmp_path / 'run'}",
-    ):
-        code, error = bidwise_command(monkeypatch, *words.split()), capsys.readouterr().err
-        assert (code, error.count("\n"), error[:9]) == (2, 1, "bidwise: "), error
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.csv.gz", "cut.parquet", "result.json"]
-
-
 # Pages
 
 

@@ -250,11 +250,3 @@ def test_rows_that_the_run_before_has_seen_are_noticed(first, tmp_path):
     assert any(text.startswith("Rows from 0 on are older than") for text in table_doubts(found.table))
     later = train(day(1), out=tmp_path / "later", continue_from=first)
     assert not any("older than" in text for text in table_doubts(later.table))
-
-
-def test_weights_that_were_lost_are_made_again(first, tmp_path):
-    train(day(1), out=tmp_path / "run", continue_from=first)
-    before = (tmp_path / "run" / "model.pt").read_bytes()
-    (tmp_path / "run" / "model.pt").unlink()
-    train(day(1), out=tmp_path / "run", continue_from=first)
-    assert (tmp_path / "run" / "model.pt").read_bytes() == before
