@@ -47,7 +47,7 @@ from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import PREVIOUS, TEST, Prepared, prepare, write_parquet
 from bidwise.table.refresh import STATE, Previous, state_of
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
-from bidwise.training.validation import logits_across, predict
+from bidwise.training.validation import logits_across, logits_of, predict
 from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
@@ -295,7 +295,7 @@ def _importance(prepared: Prepared, model: nn.Module) -> dict[str, float]:
     ads = ads.take(slice(0, SHUFFLED))
 
     def loss(features: Tensor) -> float:
-        return float(cross_entropy(logits_across(model, features).double(), ads.labels, ads.weights, "mean"))
+        return float(cross_entropy(logits_of(model, features).double().cpu(), ads.labels, ads.weights, "mean"))
 
     intact, rises = loss(ads.features), dict[str, float]()
     for at, (name, span) in enumerate(zip(encoder.names, encoder.spans, strict=False)):  # crosses come last
