@@ -1,8 +1,7 @@
-"""Tune a model with Optuna: every trial is a run of `bidwise.train`, and all of them share one encoded table.
+"""Tune a model with Optuna: every trial is a run of `bidwise.train`.
 
-The first run trains with the default settings and encodes the table. Trials train on its store, so they neither read
-the table again nor take more disk space. Optuna minimizes the log loss on validation ads; test ads
-are held out until the end. The sampler has a seed and finished runs are not trained again, so the same command resumes.
+The first run trains with the default settings. Optuna minimizes the log loss on validation ads; test ads are held out
+until the end. The sampler has a seed and finished runs are not trained again, so the same command resumes.
 
     pip install optuna
     python examples/own_table.py .
@@ -32,17 +31,16 @@ def settings_of(trial):
 
 def main(table="ads.parquet", folder="runs/tune", trials=20):
     folder = Path(folder)
-    store = folder / "default" / "store"
     first = bidwise.train(table, out=folder / "default", **DATA, **MODEL)
 
     def objective(trial):
         out = folder / f"trial-{trial.number}"
-        return bidwise.train(store, out=out, **MODEL, **settings_of(trial)).validation.log_loss
+        return bidwise.train(table, out=out, **DATA, **MODEL, **settings_of(trial)).validation.log_loss
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
     study.optimize(objective, n_trials=int(trials))
     name = f"trial-{study.best_trial.number}"
-    best = bidwise.train(store, out=folder / name, **MODEL, **study.best_params)  # finished: read, not trained
+    best = bidwise.train(table, out=folder / name, **DATA, **MODEL, **study.best_params)  # finished
     print(f"Best of {trials} trials: {name}, {study.best_params}")
     for run, result in {"default": first, name: best}.items():
         test = result.evaluation.models[result.chosen]

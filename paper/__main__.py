@@ -237,7 +237,7 @@ def page(*runs: Path, out: Path) -> None:
 def summary(store: Store) -> str:
     """What a store contains, in a few lines."""
     schema = store.schema
-    lines = [f"{schema['rows']:,} ads" + (", with their true CTR" if store.has("truth") else "")]
+    lines = [f"{schema['rows']:,} ads" + (", with their true CTR" if "truth" in store.columns("train") else "")]
     for name, ads in store.splits.items():
         lines.append(f"  {name:<6} {ads:>12,} ads, click rate {schema['click_rate'][name]:.4f}")
     if "bids" in schema:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bidwise.checks import InputError, check_name, check_seed
-from bidwise.data.store import Field, Store
+from bidwise.data.store import SCHEMA, Field, Store, StoreWriter
 
 SOURCES = {"deepfm": ("features",), "residual": ("features", "truth")}  # what bids depend on
 BLOCK = 2**16  # ads at a time
@@ -76,7 +76,7 @@ class Bids:
 
 def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Store:
     """The store with a column ``bids`` in every split, in place of any that was there; the schema describes it."""
-    if "truth" in SOURCES[bids.kind] and not store.has("truth"):
+    if "truth" in SOURCES[bids.kind] and "truth" not in store.columns("train"):
         raise InputError(f"bids of kind {bids.kind} need the true CTR, found no column truth in {store.folder}")
     if any(field.slots > 1 for field in store.fields):
         raise InputError(f"bids are drawn for single values, found a column of lists in {store.folder}")
@@ -88,7 +88,11 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
     if progress is not None:
         progress("Drawing bids", 0.5)
     made, about = drawn(columns["features"], columns["truth"], store.fields, bids)
-    return store.add("bids", {split: column.numpy() for split, column in made.items()}, {"bids": about})
+    writer = StoreWriter(store.folder, store.splits)
+    (store.folder / SCHEMA).unlink()  # without it a store that is cut off here is not finished
+    for split, column in made.items():
+        writer.column(split, "bids")[:] = column.numpy()
+    return writer.finish(fields=store.fields, about=store.schema | {"bids": about})
 
 
 def drawn(

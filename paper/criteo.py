@@ -13,12 +13,12 @@ from torch import Tensor
 from bidwise.checks import check_whole, derived_seed
 from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, has_lam
-from bidwise.workers import Progress, threads
+from bidwise.workers import Progress
 from paper.comparisons import Difference, mean_and_error, paired
 from paper.criteo_results import CONVERGED, TUNED, CriteoConfig, CriteoResult, LossResult, ModelResult, Protocol
 from paper.criteo_trial import Dataset, Lams, Measured, Trained, Trial, load_dataset, planned, train, trial_of
 from paper.grids import best
-from paper.tasks import Task, TaskCache
+from paper.tasks import Task, TaskCache, threads
 
 
 def run(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_seed, check_whole
 from bidwise.data.store import SPLITS
-from bidwise.run_folder import named, whole_file
+from bidwise.run_folder import whole_file
 from bidwise.workers import ahead, cores
 from paper.criteo_world import CHUNK, SHARED_TAIL, CriteoWorld, Sample, numpy_uniform, sampled, world_of
 
@@ -174,7 +174,6 @@ def simulate(
     with (
         whole_file(out) as text_part,
         whole_file(truth) as truth_part,
-        named(out),
         text_part.open("wb") as text,
         truth_part.open("wb") as numbers,
     ):

@@ -93,7 +93,7 @@ def prepare(
         raise InputError(f"must be a new folder, found {folder} with other files in it", argument="out")
     with locked_folder(folder):
         store = Store(folder) if (folder / SCHEMA).is_file() else _written(text, folder, config)
-        if bids is not None and not store.has("bids"):
+        if bids is not None and "bids" not in store.columns("train"):
             store = attach(store, bids, progress=progress)
         return store
 

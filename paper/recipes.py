@@ -30,10 +30,10 @@ from bidwise.losses.definition import ctr_of
 from bidwise.models import Ensemble
 from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, Recipe
-from bidwise.study.served import calibrated, together, trained
+from bidwise.study.served import calibrated, trained
 from bidwise.training.run import matmul_precision
 from bidwise.training.validation import logits_across
-from bidwise.workers import Call, Progress, Show
+from bidwise.workers import Progress, Show
 from paper.criteo_device import Drawn, simulated_ads
 from paper.recipes_results import (
     RECIPES,
@@ -139,15 +139,16 @@ class _Draw:
         return Recipe(**{**settings, "unit": 1.0, "l2": l2, "epochs": EPOCHS, "schedule": "cosine", **config})
 
     def trained(self, wanted: Wanted, show: Show) -> dict[str, nn.Module]:
-        """Models by name, several at once on a GPU."""
-        ads = {"ads": self.drawn.train, "valid": self.drawn.valid, "cardinalities": self.drawn.cardinalities}
-        calls = []
-        for name, (recipe, member, teacher) in wanted.items():
-            seed = derived_seed(self.seed, "member", member)
-            own = {"recipe": recipe, "seed": seed, "teacher": teacher, "device": self.device, "calibrate": False}
-            calls.append(Call(name, _trained, ads | own))
+        """Models by name."""
+        ads: dict[str, Any] = {"ads": self.drawn.train, "valid": self.drawn.valid}
+        ads |= {"cardinalities": self.drawn.cardinalities, "device": self.device, "calibrate": False}
+        models: dict[str, nn.Module] = {}
         with matmul_precision(self.config.precision):
-            return dict(zip(wanted, together(calls, self.device, show), strict=True))
+            for name, (recipe, member, teacher) in wanted.items():
+                seed = derived_seed(self.seed, "member", member)
+                models[name] = trained(recipe, **ads, seed=seed, teacher=teacher).model
+                show(len(models) / len(wanted))
+        return models
 
     def served(self, models: Sequence[nn.Module]) -> Ensemble:
         """The mean logit of models, calibrated."""
@@ -187,10 +188,6 @@ class _Draw:
                 rated.append({**each, measure: value})
             found[name] = tuple(sorted(rated, key=lambda each: each[measure], reverse=by_welfare))
         return found
-
-
-def _trained(show: Show, **options: Any) -> nn.Module:
-    return trained(**options, show=show).model
 
 
 def _part(show: Show, start: float, end: float) -> Show:

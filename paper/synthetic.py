@@ -24,7 +24,7 @@ from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
 from bidwise.values import Floats
-from bidwise.workers import Progress, threads
+from bidwise.workers import Progress
 from paper.comparisons import gain, mean_and_error, platt_scaled
 from paper.grids import LAMS, grid, seeds_of
 from paper.members import LAST, Selected, Students, Trained, select, train
@@ -39,7 +39,7 @@ from paper.synthetic_results import (
     WorldShape,
     check_wholes,
 )
-from paper.tasks import Task, TaskCache
+from paper.tasks import Task, TaskCache, threads
 
 PROTOCOLS = ("converged", "tuned", "both")
 PAPER = (BASELINE, "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,20 @@ import torch
 import bidwise
 from bidwise.checks import InputError
 from bidwise.run_folder import Result, load, save, write_json, write_result
-from bidwise.workers import Call, Progress, Show, finished
+from bidwise.workers import Progress, Show
+
+LOOK = 0.5  # seconds between looks at how far tasks are
 
 
 @dataclass(frozen=True, eq=False)
-class Task(Call):
-    """A call whose result is kept in a file, unless its ``key``, what it is of, has changed."""
+class Task:
+    """``function(show, **options)``, ``amount`` of work, whose result is kept in a file, unless its ``key``, what it is
+    of, has changed."""
 
+    name: str
+    function: Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    amount: float = 1.0
     key: str = ""
 
 
@@ -47,13 +56,13 @@ class TaskCache:
         Finished results are kept if another task fails; the first error ends the others.
         """
         calls = [
-            Call(task.name, _compute, {"path": self.path(task.name), "task": task}, task.amount)
+            replace(task, function=_compute, options={"path": self.path(task.name), "task": task})
             for task in tasks
             if _kept(self.path(task.name), task.key) is None
         ]
         shares: dict[str, float] = {}
 
-        def show(call: Call, share: float) -> None:
+        def show(call: Task, share: float) -> None:
             shares[call.name] = call.amount * share
             self._show(sum(shares.values()))
 
@@ -108,3 +117,55 @@ def _compute(show: Show, path: Path, task: Task) -> None:
     found = task.function(show, **task.options)
     of = f"bidwise {bidwise.__version__}: {task.key}"
     save(path, {"of": of, "found": found, "seconds": time.perf_counter() - started})
+
+
+class Stopped(Exception):
+    """Raised in a thread when no more tasks are wanted."""
+
+
+def threads(workers: int, device: torch.device | str = "cpu") -> ThreadPoolExecutor:
+    """Threads for :func:`finished`; on a GPU each has a stream of its own."""
+    if torch.device(device).type != "cuda":
+        return ThreadPoolExecutor(workers)
+    torch.cuda.synchronize(device)  # shared tensors were made on another stream
+    stream: Callable[..., Any] = torch.cuda.Stream
+    return ThreadPoolExecutor(workers, initializer=lambda: torch.cuda.set_stream(stream(device)))
+
+
+def finished(
+    tasks: Iterable[Task],
+    pool: ThreadPoolExecutor | None = None,
+    show: Callable[[Task, float], None] = lambda task, share: None,
+) -> Iterator[tuple[Task, Any]]:
+    """Each task with its value, as they end; without a pool, in this thread. The first error is raised unchanged.
+
+    Leaving the loop early ends pending work and the pool.
+    """
+    if pool is None:
+        for task in tasks:
+            yield task, task.function(partial(show, task), **task.options)
+        return
+    shares: dict[Task, float] = {}
+    stopping = threading.Event()
+
+    def work(task: Task) -> Any:
+        def report(share: float) -> None:
+            if stopping.is_set():
+                raise Stopped
+            shares[task] = share
+
+        return task.function(report, **task.options)
+
+    under_way = {pool.submit(work, task): task for task in tasks}
+    try:
+        while under_way:
+            done, _ = wait(under_way, LOOK, FIRST_COMPLETED)
+            for started, share in list(shares.items()):
+                show(started, share)
+            for future in done:
+                task = under_way.pop(future)
+                shares.pop(task, None)
+                yield task, future.result()
+    finally:
+        stopping.set()
+        pool.shutdown(cancel_futures=True)

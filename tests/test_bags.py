@@ -25,7 +25,6 @@ from bidwise.table import train
 from bidwise.table.model import Drift
 from bidwise.training.exact import fit_exact
 from bidwise.values import SLOTS
-from paper.bids import Bids, attach
 
 ROLES = {"click": "click", "bid": "bid", "auction_size": 8}
 FAST = {"loss": "log_loss", "epochs": 4, "batch_size": 128, "learning_rate": 0.02}
@@ -243,7 +242,6 @@ def test_a_store_has_a_column_for_each_slot(run):
     for row, ids in zip(table["interests"].to_list(), store.column("test", "features")[:, :4].tolist(), strict=True):
         known = [2 + words.index(x) for x in row or []]
         assert ids == (known + [1] * 4)[:4]
-    assert "slots" not in str(store.schema["fields"][2])  # as stores of old have it
 
 
 def test_text_is_the_same_as_lists(run, tmp_path, capsys):
@@ -289,8 +287,6 @@ def test_lists_where_there_were_none_are_unknown_values(run, tmp_path):
     assert drift.columns == {"site": 1.0}
     with pytest.raises(bidwise.InputError, match=r"out must end in .parquet, found 'ctr.csv'.*'interests'"):
         bidwise.table.predict(run, logged(20), out=tmp_path / "ctr.csv")
-    with pytest.raises(bidwise.InputError, match="a column of lists"):
-        attach(Store(run / "store"), Bids())
 
 
 def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):

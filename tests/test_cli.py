@@ -6,7 +6,6 @@ import pickle
 import resource
 import subprocess
 import sys
-import time
 from typing import get_args, get_type_hints
 
 import numpy as np
@@ -136,58 +135,42 @@ def test_bad_input_of_evaluate_is_one_line_and_leaves_nothing(tmp_path, monkeypa
     assert not (tmp_path / "out").exists()
 
 
-EARLY = [
-    (["evaluate"], "TABLE is missing; see bidwise evaluate --help"),
-    (["evaluate", "x.csv", "--ctr", "a"], "--click is missing; see bidwise evaluate --help"),
-    (["evaluate", "none.csv", "--ctr", "a", "--click", "c", "--bid", "b"], "none.csv: no such file"),
-    (["evaluate", "a.csv", "--clik", "y"], "Unknown option: --clik; did you mean --click?"),
-    (["evaluate", "a.csv", "--ctr", "p", "--no-hedder"], "Unknown option: --no-hedder; did you mean --no-header?"),
-    (["evaluate", "a.csv", "--zzz"], "Unknown option: --zzz; see bidwise evaluate --help"),
-    (["train", "a.csv", "--epochs=5"], "Unknown option: --epochs; see bidwise train --help; settings without an "),
-    (["predict", "none", "ads.parquet"], "RUN must be a folder of bidwise train, found no folder at none"),
-    (["predict", "ads.parquet", "ads.parquet"], "RUN must be a folder of bidwise train, found a file at ads.parqu"),
-    (["export", "folder"], "RUN must be a folder of bidwise train, found no model in folder"),
-    (["train", "none.toml"], "none.toml: no such file"),
-    (["train", "ads.parquet", "--click", "clik", "--bid", "bid"], "ads.parquet has no column 'clik'; did you mean"),
-    (
-        ["evaluate", "ads.parquet", "--ctr", "model_a", "--click", "click", "--bid", "bidd"],
-        "ads.parquet has no column 'bidd'; did you mean 'bid'?",
-    ),
-    ([*TRAIN, "--continue", "none"], "--continue must be a folder of bidwise train, found no folder at none"),
-    ([*TRAIN, "--recipe", "best"], 'Invalid value "best" for --recipe'),
-    ([*TRAIN, "--model", "xgb"], 'Invalid value "xgb" for --model'),
-    ([*TRAIN, "--metric", "f1"], 'Invalid value "f1" for --metric'),
-    ([*TRAIN, "--device", "gpu"], "--device must be one of auto, cpu, cuda, found 'gpu'"),
-]
-
-
-def test_errors_that_need_no_torch_come_before_it_is_imported(tmp_path, ads, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    typed = [words if words[0] == "evaluate" and len(words) < 5 else [*words, "--out", "OUT"] for words, _ in EARLY]
-    for words, (_, message) in zip(typed, EARLY, strict=True):
-        assert bidwise_command(monkeypatch, *words) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"bidwise: {message}")
-        assert error.count("\n") == 1
-    code = f"""
-import sys
-from bidwise.cli import main
-for words in {typed}:
-    sys.argv = ["bidwise", *words]
-    try:
-        main()
-    except SystemExit as end:
-        print(end.code, "torch" in sys.modules)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines() == ["2 False"] * len(EARLY)
-    assert not (tmp_path / "OUT").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["evaluate"], "TABLE is missing; see bidwise evaluate --help"),
+        (["evaluate", "x.csv", "--ctr", "a"], "--click is missing; see bidwise evaluate --help"),
+        (["evaluate", "none.csv", "--ctr", "a", "--click", "c", "--bid", "b"], "none.csv: no such file"),
+        (["evaluate", "a.csv", "--clik", "y"], "Unknown option: --clik; did you mean --click?"),
+        (["evaluate", "a.csv", "--ctr", "p", "--no-hedder"], "Unknown option: --no-hedder; did you mean --no-header?"),
+        (["evaluate", "a.csv", "--zzz"], "Unknown option: --zzz; see bidwise evaluate --help"),
+        (["train", "a.csv", "--epochs=5"], "Unknown option: --epochs; see bidwise train --help; settings without an "),
+        (
+            ["predict", "none", "ads.parquet"],
+            "RUN must be the folder of a finished run of bidwise train, found no ch",
+        ),
+        (
+            ["predict", "ads.parquet", "ads.parquet"],
+            "RUN must be the folder of a finished run of bidwise trai",
+        ),
+        (
+            ["export", "folder"],
+            "--out must be a file that ends in .onnx, found 'OUT'",
+        ),
+        (["train", "none.toml"], "none.toml: no such file"),
+        (["train", "ads.parquet", "--click", "clik", "--bid", "bid"], "ads.parquet has no column 'clik'; did you mean"),
+        (
+            ["evaluate", "ads.parquet", "--ctr", "model_a", "--click", "click", "--bid", "bidd"],
+            "ads.parquet has no column 'bidd'; did you mean 'bid'?",
+        ),
+        (
+            [*TRAIN, "--continue", "none"],
+            "--continue must be the folder of a finished run of bidwise trai",
+        ),
+        ([*TRAIN, "--recipe", "best"], 'Invalid value "best" for --recipe'),
+        ([*TRAIN, "--model", "xgb"], 'Invalid value "xgb" for --model'),
+        ([*TRAIN, "--metric", "f1"], 'Invalid value "f1" for --metric'),
+        ([*TRAIN, "--device", "gpu"], "--device must be one of auto, cpu, cuda, found 'gpu'"),
         ([*TRAIN, "--set", "epochs=5"], "--set must be section.key=value, as train.learning_rate=3e-4, found "),
         ([*TRAIN, "--set", "trian.lam=5"], "the section of trian.lam must be one of data, model, train, found 'trian'"),
         ([*TRAIN, "--set", "train.seed=-3"], "train.seed must be at least 0, found -3"),
@@ -202,7 +185,9 @@ def test_errors_name_what_was_typed(ads, tmp_path, monkeypatch, capsys, words, m
     monkeypatch.chdir(tmp_path)
     text = '[data]\ntable = "ads.parquet"\nclick = "click"\nbid = "bid"\n[train]\nseed = -3\n'
     (tmp_path / "seed.toml").write_text(text)
-    assert bidwise_command(monkeypatch, *words, "--out", "OUT") == 2
+    (tmp_path / "folder").mkdir()
+    typed = words if words[0] == "evaluate" and len(words) < 5 else [*words, "--out", "OUT"]
+    assert bidwise_command(monkeypatch, *typed) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"bidwise: {message}")
     assert len(error.splitlines()) == 1
@@ -285,21 +270,19 @@ def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "_SECONDS", 0)
     with terminal.Bars() as bars:
         bars.show("training", 0.0)
-        bars.started["training"] = (time.monotonic() - 400, 0.0)
         bars.show("training", 0.4, "model 2 of 5")
-    assert capsys.readouterr().err == "training: 0 %\ntraining: 40 %, model 2 of 5, about 10 min left\n"
+    assert capsys.readouterr().err == "training: 0 %\ntraining: 40 %, model 2 of 5\n"
 
 
-@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (terminal.Terminated, 143)])
 @pytest.mark.parametrize(("command", "words"), [("train", "the same command resumes it"), ("try", "no file was writ")])
-def test_an_interrupted_command_says_what_became_of_it(stop, code, command, words, ads, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_command_says_what_became_of_it(command, words, ads, tmp_path, monkeypatch, capsys):
     def stopped(*_, **__):
-        raise stop
+        raise KeyboardInterrupt
 
     monkeypatch.setattr("bidwise.table.train", stopped)
     monkeypatch.setattr("bidwise.fit", stopped, raising=False)
     typed = ["try"] if command == "try" else ["train", ads, "--click", "click", "--bid", "bid"]
-    assert bidwise_command(monkeypatch, *typed, "--out", tmp_path / "out") == code
+    assert bidwise_command(monkeypatch, *typed, "--out", tmp_path / "out") == 130
     assert capsys.readouterr().err.startswith(f"bidwise: stopped; {words}")
 
 

@@ -277,22 +277,15 @@ def test_distributed_command_says_once_what_is_wrong(together):
     assert not (together[1] / "none").exists()
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (["train", "--clik"], "Unknown option: --clik; did you mean --click?"),
-        (["predict", "run", "ads.parquet"], "torchrun is for bidwise train"),
-    ],
-)
-def test_distributed_words_that_are_wrong_are_told_by_rank_0(monkeypatch, capsys, asked, words):
+def test_distributed_words_that_are_wrong_are_told_by_rank_0(monkeypatch, capsys):
     """Before the ranks meet, so one after the other."""
     from run_helpers import bidwise_command  # late, for the same reason
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, times in (("0", 1), ("1", 0)):
         monkeypatch.setenv("RANK", rank)
-        assert bidwise_command(monkeypatch, *asked) == 2
-        assert capsys.readouterr().err.count(words) == times
+        assert bidwise_command(monkeypatch, "train", "--clik") == 2
+        assert capsys.readouterr().err.count("Unknown option: --clik; did you mean --click?") == times
 
 
 def test_distributed_ranks_must_all_see_the_folder(together):

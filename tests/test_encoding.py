@@ -15,7 +15,6 @@ from bidwise.data.columns import (
     Encoder,
     Learner,
     Numeric,
-    least_count,
     read_numbers,
     spelled,
 )
@@ -121,11 +120,6 @@ def test_missing_columns_are_all_named():
 def test_bad_options():
     with pytest.raises(bidwise.InputError, match=r"bins must be at least 2, found 1"):
         encoder_of([1.0], "numeric", bins=1)
-
-
-def test_small_tables_keep_more_values():
-    assert [least_count(rows) for rows in (10, 300_000, 10**7)] == [2, 3, 10]
-    assert Numeric("x", (1.0,)).field.values == FIRST + 2
 
 
 def test_an_encoder_is_written_and_read(tmp_path):

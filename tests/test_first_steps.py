@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 
 import bidwise
-from bidwise.cli import try_command
+from bidwise.cli import commands
 
 
 def test_a_first_try_leaves_a_table_a_result_and_a_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(try_command, "TRAIN", 5_000)
-    monkeypatch.setattr(try_command, "AUCTIONS", 400)
-    try_command.try_it(out=tmp_path / "try")
+    monkeypatch.setattr(commands, "TRAIN", 5_000)
+    monkeypatch.setattr(commands, "AUCTIONS", 400)
+    commands.try_it(out=tmp_path / "try")
     assert pl.read_csv(tmp_path / "try" / "ads.csv").columns == ["auction", "bid", "click", "old", "new"]
     result = json.loads((tmp_path / "try" / "result.json").read_text())
     assert result["models"]["new"]["welfare"] > result["models"]["old"]["welfare"]
@@ -28,5 +28,5 @@ def test_a_first_try_leaves_a_table_a_result_and_a_page(tmp_path, monkeypatch, c
 def test_a_folder_of_another_run_is_rejected(tmp_path):
     (tmp_path / "result.json").write_text('{"kind": "train"}')
     with pytest.raises(bidwise.InputError) as error:
-        try_command.try_it(out=tmp_path)
+        commands.try_it(out=tmp_path)
     assert error.value.argument == "out"

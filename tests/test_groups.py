@@ -50,7 +50,7 @@ def test_offsets_of_no_ads():
 
 @pytest.mark.parametrize("kind", ["numpy", "texts", "tensor", "pandas", "polars"])
 def test_scattered_ids_are_rejected_with_the_way_to_sort(kind):
-    with pytest.raises(bidwise.InputError, match=r"next to each other, found .*7.* again at row 3.*np.argsort\(ids"):
+    with pytest.raises(bidwise.InputError, match=r"next to each other, found .*7.* again after.*np.argsort\(ids"):
         bidwise.offsets(KINDS[kind]([7, 3, 3, 7, 7]))
 
 
@@ -85,7 +85,7 @@ def test_what_are_no_ids_or_sizes_is_refused(arguments, message):
 )
 def test_ids_in_lists_are_what_python_holds(ids):
     assert bidwise.offsets(ids).tolist() == [0, 1, 2, 3]
-    with pytest.raises(bidwise.InputError, match=r"again at row 3, after other auctions"):
+    with pytest.raises(bidwise.InputError, match="again after other auctions"):
         bidwise.offsets([*ids, ids[0]])
 
 
@@ -139,7 +139,12 @@ def test_a_sampler_gives_every_auction_whole_and_every_rank_equally_many_batches
         sizes = [*sizes, 2]
     bounds = bidwise.offsets(sizes=sizes)
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    parts = [bidwise.AuctionBatchSampler(bounds, batch_size, seed=3, rank=rank, world=world) for rank in range(world)]
+    parts = []
+    for rank in range(world):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("bidwise.distributed.rank", lambda rank=rank: rank)
+            patch.setattr("bidwise.distributed.count", lambda: world)
+            parts.append(bidwise.AuctionBatchSampler(bounds, batch_size, seed=3))
     batches = [list(part) for part in parts]
     assert {len(part) for part in parts} == {len(each) for each in batches} == {len(batches[0])}
     in_turn = [batch for turn in zip(*batches, strict=True) for batch in turn]
@@ -170,13 +175,11 @@ def test_the_order_of_a_sampler_follows_from_seed_and_epoch():
         (([0, 0, 1, 1, 2], 4), r"are these ids\? Pass bidwise.offsets\(ids\)"),
         (([5, 5, 6], 4), "offsets must start at 0"),
         (([0, 3], 0), "batch_size must be at least 1"),
-        (([0, 3], 1, 2, 2), "rank must be at most 1"),
     ],
 )
 def test_a_sampler_refuses_what_it_cannot_use(arguments, message):
-    offsets, batch_size, *ranks = arguments
     with pytest.raises(bidwise.InputError, match=message):
-        bidwise.AuctionBatchSampler(offsets, batch_size, **dict(zip(("rank", "world"), ranks, strict=False)))
+        bidwise.AuctionBatchSampler(*arguments)
 
 
 def test_a_plain_loader_feeds_a_loss():

@@ -16,7 +16,7 @@ from run_helpers import ROOT, Page, bidwise_command
 import bidwise
 from bidwise.cli.terminal import say
 from bidwise.data.ads import Ads
-from bidwise.data.store import Store, StoreWriter
+from bidwise.data.store import StoreWriter
 from bidwise.data.table_files import open_table
 from bidwise.evaluation.result import Evaluation
 from bidwise.json_files import read_json, read_object, read_toml
@@ -93,24 +93,6 @@ def test_files_of_another_shape_are_rejected(tmp_path):
         Numbers([[0.5]])
 
 
-def test_a_store_names_no_file_outside_of_its_folder(tmp_path):
-    (tmp_path / "store").mkdir()
-    writer = StoreWriter(tmp_path / "store", {"train": 2, "valid": 2, "test": 2})
-    for split in writer.splits:
-        writer.column(split, "clicks")[:] = 1
-    writer.finish(fields=[], about={})
-    schema = tmp_path / "store" / "store.json"
-    about = json.loads(schema.read_text())
-    for key, changed in (
-        ("files", about["files"] | {"../outside": {"bytes": 0, "crc32": "0"}}),
-        ("files", about["files"] | {"/etc/passwd": {"bytes": 0, "crc32": "0"}}),
-        ("files", {"train/clicks.npy": {"bytes": "many", "crc32": "0"}}),
-        ("fields", [{"name": "a", "values": 3, "more": 1}]),
-    ):
-        schema.write_text(json.dumps(about | {key: changed}))
-        rejects(key, Store, tmp_path / "store")
-
-
 def header(shape, kind="'|u1'"):
     text = f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
@@ -137,7 +119,7 @@ def test_arrays_are_numbers_that_the_file_holds(tmp_path, content):
 def test_links_that_a_stranger_left_are_not_followed(tmp_path):
     mine = tmp_path / "mine"
     mine.write_text("kept")
-    for part in ("result.json.part", "store/train/clicks.npy.part"):
+    for part in ("result.json.part", "store/train/clicks.npy"):
         (tmp_path / "run" / part).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "run" / part).symlink_to(mine)
     write_text(tmp_path / "run" / "result.json", "{}")
@@ -177,19 +159,6 @@ def test_names_cannot_control_the_terminal(capsys, monkeypatch):
     assert capsys.readouterr().out == "a�]0;title�b\tc\n"
     bidwise_command(monkeypatch, "evaluate", "\x1b2J.csv", "--ctr", "a", "--click", "b", "--bid", "c", "--out", "d")
     assert capsys.readouterr().err == "bidwise: �2J.csv: no such file\n"
-
-
-def test_the_shell_gets_one_line(runs, tmp_path, monkeypatch, capsys):
-    for name, content in (("result.json", "a.json"), ("cut.parquet", "a.parquet"), ("cut.csv.gz", "a.csv.gz")):
-        (tmp_path / name).write_bytes(BROKEN[content])
-    for words in (
-        f"predict {runs / 'trained'} {tmp_path / 'cut.parquet'} --out {tmp_path / 'scored.csv'}",
-        f"evaluate {tmp_path / 'cut.csv.gz'} --ctr bid --click click --bid bid",
-        f"train {tmp_path / 'result.json'} --out {tmp_path / 'run'}",
-    ):
-        code, error = bidwise_command(monkeypatch, *words.split()), capsys.readouterr().err
-        assert (code, error.count("\n"), error[:9]) == (2, 1, "bidwise: "), error
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.csv.gz", "cut.parquet", "result.json"]
 
 
 # Pages

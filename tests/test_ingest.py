@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,9 +14,7 @@ import pytest
 
 import bidwise
 from bidwise.data import table_files
-from bidwise.data.store import Field, StoreWriter
 from bidwise.table import prepare as prepare_module
-from bidwise.table import train
 from bidwise.table.config import resolved
 from bidwise.table.prepare import TEST, prepare
 
@@ -128,14 +125,12 @@ def test_errors_name_the_row_of_the_table(tmp_path, small):
         assert not (tmp_path / "run").exists() or not any((tmp_path / "run").glob("*"))
 
 
-@pytest.mark.parametrize("ending", [".parquet", ".csv"])
-def test_errors_name_the_file_of_several_and_the_row_or_line_in_it(tmp_path, small, ending):
+def test_errors_name_the_file_of_several_and_the_line_in_it(tmp_path, small):
     table = table_of().with_columns(bid=pl.when(pl.int_range(pl.len()) == 1234).then(-1.0).otherwise(pl.col("bid")))
-    folder = parts_of(table, tmp_path / "ads", ending)
+    folder = parts_of(table, tmp_path / "ads", ".csv")
     row = 1234 - sum(len(part) for part in np.array_split(np.arange(ROWS), 7)[:2])
-    where = f"row {row}" if ending == ".parquet" else f"line {row + 2}"
-    for place in (folder, folder / f"*{ending}"):
-        with pytest.raises(bidwise.InputError, match=rf"part2\{ending}, {where}.*: column 'bid': found -1"):
+    for place in (folder, folder / "*.csv"):
+        with pytest.raises(bidwise.InputError, match=rf"part2\.csv, line {row + 2}: column 'bid': found -1"):
             prepare(place, config_of(), tmp_path / "run")
 
 
@@ -173,94 +168,3 @@ def test_a_store_is_whole_or_absent(whole, tmp_path, detail, data):
     prepare(whole.path, config_of(), out)
     assert files_of(out) == whole.files
     assert sorted(path.name for path in out.iterdir()) == ["config.toml", "store"]
-
-
-def test_a_store_of_other_options_is_made_again_until_it_is_trained_on(whole, tmp_path):
-    prepare(whole.path, config_of(bins=5), tmp_path / "run")
-    (tmp_path / "run" / "config.toml").unlink()
-    prepare(whole.path, config_of(), tmp_path / "run")
-    assert files_of(tmp_path / "run") == whole.files
-
-
-def test_a_store_can_be_trained_on(tmp_path):
-    table = table_of()
-    options = {"loss": "log_loss", "model": "logistic_regression", "epochs": 2}
-    first = train(table, out=tmp_path / "first", **ROLES, **options)
-    again = train(tmp_path / "first" / "store", out=tmp_path / "again", **options)
-    assert again.evaluation.models == first.evaluation.models
-    assert (again.table, again.fields) == (first.table, first.fields)
-    assert not (tmp_path / "again" / "store").exists()
-    predictions = [bidwise.load(tmp_path / name).predict(table) for name in ("first", "again")]
-    assert np.array_equal(*predictions)
-    assert train(out=tmp_path / "again", config=tmp_path / "again" / "config.toml").validation == again.validation
-    with pytest.raises(bidwise.InputError) as error:
-        train(tmp_path / "first" / "store", out=tmp_path / "other", **options, click="click")
-    assert error.value.argument == "click"
-    with pytest.raises(bidwise.InputError) as error:
-        train(tmp_path / "first" / "store", out=tmp_path / "other", continue_from=tmp_path / "first")
-    assert error.value.argument == "continue_from"
-
-
-def test_a_store_of_another_origin_is_rejected(tmp_path):
-    writer = StoreWriter(tmp_path / "made", {"train": 8, "valid": 1, "test": 1})
-    writer.folder.mkdir()
-    writer.finish(fields=[Field("site", 9)], about={})
-    with pytest.raises(bidwise.InputError) as error:
-        train(tmp_path / "made", out=tmp_path / "run", loss="log_loss")
-    assert error.value.argument in ("table", "click")
-
-
-MEMORY = """
-    import sys, threading, time
-    import numpy as np, polars as pl
-    from bidwise.table.config import resolved
-    from bidwise.table.prepare import prepare
-
-    peak = 0
-    def held():
-        return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) // 1024
-    def watch():
-        global peak
-        while True:
-            peak = max(peak, held())
-            time.sleep(0.02)
-    threading.Thread(target=watch, daemon=True).start()
-    folder, rows, values = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    for part in range(rows // 1_000_000):
-        random = np.random.default_rng(part)
-        pl.DataFrame({
-            "click": (random.random(1_000_000) < 0.1).astype(np.int8),
-            "bid": np.exp(random.normal(size=1_000_000)),
-            "query": random.integers(0, rows // 8, 1_000_000),
-            "user_id": random.integers(0, values, 1_000_000),
-            "price": random.normal(size=1_000_000),
-        }).write_parquet(f"{folder}/{part:03d}.parquet", row_group_size=250_000)
-    roles = {"click": "click", "bid": "bid", "auction": ["query"]}
-    before, peak = held(), 0
-    settings = {"train.loss": "log_loss"} | ({} if len(sys.argv) < 5 else {"data.min_count": int(sys.argv[4])})
-    prepared = prepare(folder, resolved({"data": roles}, settings), folder + "/../run" + str(rows))
-    print(peak - before, prepared.store.fields[0].values)
-"""
-
-
-def memory_of(folder, rows, values, *min_count):
-    folder.mkdir(parents=True)
-    script = [sys.executable, "-c", textwrap.dedent(MEMORY), *map(str, (folder, rows, values, *min_count))]
-    said = subprocess.run(script, capture_output=True, text=True, check=True).stdout
-    return map(int, said.split())
-
-
-@pytest.mark.skipif(not LONG, reason="takes minutes: BIDWISE_LONG=1")
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
-def test_memory_grows_by_the_columns_with_a_role(tmp_path):
-    """Auctions scattered over all of it, in MB beyond what the libraries take."""
-    (few, _), (many, _) = (memory_of(tmp_path / str(rows), rows, 10_000) for rows in (4_000_000, 24_000_000))
-    assert many - few < 20 * 60  # bytes a row
-
-
-@pytest.mark.skipif(not LONG, reason="takes minutes: BIDWISE_LONG=1")
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
-def test_twenty_million_values_with_ids_of_their_own(tmp_path):
-    held, values = memory_of(tmp_path / "ads", 50_000_000, 20_000_000, 1)
-    assert held < 7000
-    assert values > 17_000_000  # of 40 million training rows

@@ -15,12 +15,10 @@ from run_helpers import bidwise_command, small_market
 
 import bidwise
 from bidwise import InputError
-from bidwise.data import table_files
 from bidwise.data.columns import ENCODER_FILES, Categorical, Encoder
 from bidwise.run_folder import CHECKSUMS, checksum, load, save
-from bidwise.table import model as model_module
 from bidwise.table import predict, train
-from bidwise.table.model import MODEL_FILES, Model
+from bidwise.table.model import MODEL_FILES
 
 ROLES = {"click": "click", "bid": "bid", "auction": "auction"}
 SMALL = {"model": "deepfm", "loss": "log_loss", "epochs": 1, "settings": ["model.hidden=4", "model.embedding=2"]}
@@ -67,17 +65,6 @@ def test_a_run_as_it_was_written_is_taken(days, run, tmp_path):
     assert train(table, out=tmp_path / "next", continue_from=run).table.refresh.number == 1
 
 
-@pytest.mark.parametrize("name", ["model.pt", *ENCODER_FILES])
-def test_every_flipped_bit_is_rejected(run, name):
-    path = run / name
-    content = path.read_bytes()
-    for bit in random.Random(0).sample(range(8 * len(content)), 400):
-        path.write_bytes(flipped(content, bit))
-        rejected(name, bidwise.load, run)
-    path.write_bytes(content)
-    bidwise.load(run)
-
-
 @pytest.mark.parametrize("name", CONTINUED)
 def test_predict_and_continue_reject_a_flipped_bit(run, tmp_path, name):
     path, table = run / name, small_market(20, 2)
@@ -99,15 +86,6 @@ def test_a_file_that_is_cut_off_empty_or_missing_is_named(run, tmp_path, name):
         rejected(name, train, small_market(20, 2), out=tmp_path / "next", continue_from=run)
         if name not in CONTINUED[-2:]:
             rejected(name, bidwise.load, run)
-
-
-@pytest.mark.parametrize("name", ["vocabulary.parquet", "model.pt"])
-def test_mondays_file_is_rejected_in_tuesdays_run(days, run, name):
-    monday, tuesday = days / "monday" / name, days / "tuesday" / name
-    assert monday.read_bytes() != tuesday.read_bytes()
-    bidwise.load(days / "tuesday")
-    shutil.copy(tuesday, run / name)
-    rejected(name, bidwise.load, run)
 
 
 @pytest.mark.parametrize("change", ["more words", "fewer columns"])
@@ -165,29 +143,6 @@ def test_a_ctr_that_is_not_finite_is_never_written(run, tmp_path, monkeypatch, c
     assert sorted(each.name for each in tmp_path.iterdir()) == ["new.parquet", "run"]
 
 
-def test_the_row_is_counted_over_all_blocks(run, tmp_path, monkeypatch):
-    table = small_market(2000, 2)
-    table.write_csv(tmp_path / "new.csv")
-    bad = len(table) - 5
-    whole = Model._logits
-
-    def failing(self, features):
-        logits = whole(self, features)
-        seen.append(len(features))
-        if sum(seen) > bad >= sum(seen[:-1]):
-            logits[bad - sum(seen[:-1])] = np.nan
-        return logits
-
-    monkeypatch.setattr(Model, "_logits", failing)
-    monkeypatch.setattr(model_module, "_STRETCH", 2**20)
-    monkeypatch.setattr(table_files, "BYTES", 100_000)
-    for out in ("out.parquet", "out.csv"):
-        seen = []
-        message = rejected("new.csv", predict, run, tmp_path / "new.csv", out=tmp_path / out)
-        assert f"line {bad + 2}: column 'ctr': found nan" in message
-        assert not (tmp_path / out).exists()
-
-
 def test_a_fork_of_the_process_that_loaded_a_model_is_told_to_load_it(run):
     """The threads of polars do not exist in a fork, so any work would hang there."""
     code = f"""
@@ -204,20 +159,3 @@ os.wait()
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.count("load the model in the child") == 2
-
-
-def test_a_fork_of_a_process_that_evaluated_cannot_load_a_model(run):
-    """It would hang as well: `evaluate` uses polars too."""
-    code = f"""
-import os, bidwise
-bidwise.evaluate({{"p": [0.1, 0.2], "y": [0, 1], "id": [1, 1]}}, ctr="p", click="y", bid=1, auction="id")
-if not os.fork():
-    try:
-        bidwise.load({str(run)!r}).predict({{}})
-    except bidwise.InputError as error:
-        print(error, flush=True)
-    os._exit(0)
-os.wait()
-"""
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert "load the model in the child" in ended.stdout

@@ -10,7 +10,7 @@ import pytest
 
 from bidwise.checks import InputError
 from bidwise.data.store import StoreWriter
-from bidwise.run_folder import FullDisk, named, take_room, whole_file, write_text
+from bidwise.run_folder import take_room, whole_file, write_text
 
 LONG = "BIDWISE_LONG" in os.environ
 long = pytest.mark.skipif(not LONG, reason="takes minutes: make test-long")
@@ -66,17 +66,6 @@ def test_a_file_has_one_writer_at_a_time(tmp_path):
     write_text(path, "second")
     assert path.read_text() == "second"
     assert os.listdir(tmp_path) == ["page.html"]
-
-
-def test_a_full_disk_names_the_file(tmp_path):
-    words = ["100 requested and 46 written", "parquet: IO error: File too large (os error 27)"]
-    for error in (OSError(28, "No space left on device"), OSError(words[0]), RuntimeError(words[1])):
-        with pytest.raises(FullDisk, match="rows could not be written; is the disk full"), named("rows"):
-            raise error
-    for error in (OSError(28, "No space left", "other"), OSError("another fault"), ValueError("2 requested")):
-        with pytest.raises(type(error)) as caught, named(tmp_path / "rows"):
-            raise error
-        assert caught.value is error
 
 
 def test_a_store_does_not_bring_a_removed_folder_back(tmp_path):

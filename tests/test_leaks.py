@@ -70,16 +70,6 @@ def test_a_value_that_is_never_clicked_is_a_warning(tmp_path):
     assert any("ads with seen = 'no'" in text for text in table_doubts(found.facts))
 
 
-def test_the_store_of_a_leak_is_used_when_its_column_is_kept(tmp_path):
-    table = with_dwell(market())
-    with pytest.raises(bidwise.InputError, match="must name 'dwell'"):
-        prepared(table, tmp_path / "run")
-    made = (tmp_path / "run" / "store" / "store.json").stat().st_mtime_ns
-    facts = prepared(table, tmp_path / "run", **{"data.keep": ["dwell"]}).facts
-    assert facts.leaks["dwell"] > TELLS
-    assert (tmp_path / "run" / "store" / "store.json").stat().st_mtime_ns == made
-
-
 def test_no_bids_are_equal_bids(tmp_path):
     table = market().drop("bid")
     found = [train(table, out=tmp_path / str(bid), click="click", **QUICK, bid=bid) for bid in (None, 1, "0.5")]

@@ -126,16 +126,6 @@ def test_a_killed_call_leaves_no_half_file(run, tmp_path, ending):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([table.name, out.name])
 
 
-def test_empty_lines_at_the_end_of_text_are_no_ads(run, tmp_path, small_blocks):
-    text = ads(5000, 1).write_csv()
-    (tmp_path / "new.csv").write_text(text)
-    (tmp_path / "longer.csv").write_text(text + "\n\n\n")
-    for name in ("new", "longer"):
-        assert predict(run, tmp_path / f"{name}.csv", out=tmp_path / f"{name}.out.csv") == 5000
-    assert (tmp_path / "new.out.csv").read_bytes() == (tmp_path / "longer.out.csv").read_bytes()
-    assert len(bidwise.load(run).predict(tmp_path / "longer.csv")) == 5000
-
-
 @pytest.mark.parametrize("last", ["1,2,3,4,5,6,7,8,9,10", "a,b", '"a'])
 def test_text_that_is_no_table_leaves_nothing(run, tmp_path, last):
     (tmp_path / "ads.csv").write_text(f"{ads(500).write_csv()}{last}\n")

@@ -212,7 +212,7 @@ def test_a_solved_logistic_regression_continues_from_what_is_known_of_its_weight
 
 def test_what_cannot_go_on_is_refused(first, tmp_path):
     cases = [
-        ({"continue_from": tmp_path / "none"}, "continue_from must be a folder of bidwise train"),
+        ({"continue_from": tmp_path / "none"}, "continue_from must be the folder of a finished run of bidwise train"),
         ({"continue_from": first, "model": "deepfm"}, "must be a run of the same model"),
         ({"continue_from": first, "recipe": "auto"}, "recipe cannot be combined with --continue"),
         ({"continue_from": first, "loss": "distilled"}, "loss must need no teacher"),
@@ -228,8 +228,6 @@ def test_what_options_would_change_of_the_columns_is_refused(first, tmp_path):
     for option, value in (("ignore", ["age"]), ("categorical", ["age"]), ("numeric", ["size"]), ("bins", 4)):
         with pytest.raises(bidwise.InputError, match="cannot be changed with --continue"):
             train(day(1), out=tmp_path / "no", continue_from=first, **{option: value})
-    with pytest.raises(bidwise.InputError, match="did not learn from, found 'age'"):
-        train(day(1), out=tmp_path / "no", continue_from=first, weight="age")
 
 
 def test_columns_are_what_they_were(first, tmp_path):
@@ -252,11 +250,3 @@ def test_rows_that_the_run_before_has_seen_are_noticed(first, tmp_path):
     assert any(text.startswith("Rows from 0 on are older than") for text in table_doubts(found.table))
     later = train(day(1), out=tmp_path / "later", continue_from=first)
     assert not any("older than" in text for text in table_doubts(later.table))
-
-
-def test_weights_that_were_lost_are_made_again(first, tmp_path):
-    train(day(1), out=tmp_path / "run", continue_from=first)
-    before = (tmp_path / "run" / "model.pt").read_bytes()
-    (tmp_path / "run" / "model.pt").unlink()
-    train(day(1), out=tmp_path / "run", continue_from=first)
-    assert (tmp_path / "run" / "model.pt").read_bytes() == before

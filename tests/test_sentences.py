@@ -176,7 +176,6 @@ def trainings(folder):
             Column("code", "dropped", 9, 0.0, "constant"),
         ),
         "duplicates": 12,
-        "cut": "auctions",
         "auction_size": 30,
         "sampled": 1000,
         "equal_bids": True,
@@ -185,7 +184,7 @@ def trainings(folder):
     sampled = result.config | {"data.sampling_rate": 0.1, "data.auction_size": 256}
     yield replace(result, table=replace(facts, **strange), config=sampled)
     random = replace(facts.splits["test"], first=None, last=None)
-    yield replace(result, table=replace(facts, duplicates=3, cut="time", splits=facts.splits | {"test": random}))
+    yield replace(result, table=replace(facts, duplicates=3, splits=facts.splits | {"test": random}))
     refresh = Refresh("monday", 2, 9000, 0.1, {"site": 3}, "2999-01-01", {"site": 0.6})
     for outcome in ("better", "worse", "unclear", "same", "few"):
         yield refreshed(result, refresh, outcome)

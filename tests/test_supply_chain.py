@@ -60,9 +60,9 @@ BANNED = """
 """
 DRIVER = """
     import json, socket, sys, traceback
-    from bidwise.cli import main, try_command
+    from bidwise.cli import main, commands
 
-    try_command.TRAIN, try_command.AUCTIONS = 3_000, 300
+    commands.TRAIN, commands.AUCTIONS = 3_000, 300
 
     if __name__ == "__main__":
         try:

@@ -84,15 +84,6 @@ def test_paper_draws_uniform_weights():
         assert np.quantile(unit.numpy(), [0.25, 0.5, 0.75]) == pytest.approx([-0.5, 0, 0.5], abs=0.06)
 
 
-@pytest.mark.parametrize("name", WORLDS)
-def test_truth_is_a_probability_and_bids_are_above_0(name):
-    ads = drawn(name, 3, 20_000)
-    assert ads.truth.min() >= 0
-    assert ads.truth.max() <= 1
-    assert ads.bids.min() > 0
-    assert all(getattr(ads, column).dtype == torch.float32 for column in COLUMNS)
-
-
 # the formula, again in numpy
 
 
@@ -167,33 +158,11 @@ def test_auctions_are_ads_with_bounds():
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"features": 0}, "features"),
-        ({"features": 2.5}, "features"),
-        ({"curves": -1}, "curves"),
-        ({"linear": -1.0}, "linear"),
-        ({"spread": math.inf}, "spread"),
-        ({"curve": math.nan}, "curve"),
-        ({"noise": -0.1}, "noise"),
-        ({"correlation": 1.5}, "correlation"),
-        ({"weights": "cauchy"}, "weights"),
-        ({"weights": "uniform", "correlation": 0.5}, "correlation"),
-    ],
-)
-def test_impossible_worlds_are_refused(changes, word):
-    with pytest.raises(InputError, match=f"^{word} "):
-        World(**({"linear": 1.0, "spread": 1.0} | changes))
-
-
-@pytest.mark.parametrize(
     ("call", "word"),
     [
         (lambda market: market.ads(0, seeded(0)), "ads"),
         (lambda market: market.ads(2.5, seeded(0)), "ads"),
-        (lambda market: market.auctions(0, 5, seeded(0)), "auctions"),
-        (lambda market: market.auctions(5, 0, seeded(0)), "size"),
-        (lambda market: market.auctions(5, True, seeded(0)), "size"),
+        (lambda market: market.auctions(0, 5, seeded(0)), "ads"),
     ],
 )
 def test_impossible_sizes_are_refused(call, word):
@@ -254,19 +223,5 @@ def test_stacked_ads_stand_side_by_side():
     for k, ads in enumerate(repeats):
         names = (*COLUMNS, "weights", "exposure")
         assert all(torch.equal(getattr(together, name)[k], getattr(ads, name)) for name in names)
-
-
-@pytest.mark.parametrize(
-    ("repeats", "message"),
-    [
-        ([], "at least one"),
-        ([some_ads(), some_ads(truth=torch.zeros(4))], "all have truth"),
-        *(([some_ads(), some_ads(**{name: torch.ones(4)})], f"all have {name}") for name in ("weights", "exposure")),
-        ([some_ads(), some_ads(offsets=torch.tensor([0, 4]))], "all have offsets"),
-        ([some_ads(offsets=torch.tensor([0, 2, 4])), some_ads(offsets=torch.tensor([0, 1, 4]))], "same offsets"),
-        ([some_ads(4), some_ads(5)], "one size"),
-    ],
-)
-def test_repeats_that_do_not_match_are_refused(repeats, message):
-    with pytest.raises(InputError, match=message):
-        stack(repeats)
+    with pytest.raises(InputError, match="same offsets"):
+        stack([some_ads(offsets=torch.tensor(bounds)) for bounds in ([0, 2, 4], [0, 1, 4])])

@@ -6,10 +6,8 @@ import errno
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
-import time
 import tomllib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +27,8 @@ from bidwise.json_files import from_json, read_json, read_object, read_toml, to_
 from bidwise.urls import check_on_disk, shown_command
 
 BYTES_AT_ONCE = 2**24
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-WRITING = re.compile(  # in errors of numpy, torch and polars that could not write
-    rf"requested and \d+ written|failed writing file|transport error|os error ({'|'.join(map(str, _FULL))})\b"
-)
 CHECKSUMS = "checksums.json"
-LOCK = ".lock"  # in a folder that a run writes to: who that is
+LOCK = ".lock"  # in a folder that a run writes to
 
 
 @contextmanager
@@ -47,8 +41,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     with _locked(path.with_name(f"{path.name}{LOCK}"), "file", path):
         part.unlink(missing_ok=True)  # writing through a link would leave the folder
         try:
-            with named(path):
-                yield part
+            yield part
             with part.open("rb") as file:  # onto the disk first: a power cut leaves the old file or the whole new one
                 os.fsync(file.fileno())
             part.replace(path)
@@ -59,23 +52,17 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
-    """Lock a file that names its owner, and remove it at the end; the system drops the lock of a killed process."""
+    """Lock a file, and remove it at the end; the system drops the lock of a killed process."""
     with suppress(FileNotFoundError):
         if file.lstat().st_nlink > 1:
-            file.unlink()  # another name of a file elsewhere, which would be written over
+            file.unlink()  # another name of a file elsewhere, which would be emptied
     lock = FileLock(file, blocking=False)
     try:
         lock.acquire()
     except Timeout:
-        holder = ""
-        with suppress(OSError, ValueError):
-            holder = ", " + " ".join(file.read_text(encoding="utf-8").split())[:200]
-        found = f"found {place}, which is in use by another run{holder}; wait for it, or choose another {kind}"
+        found = f"found {place}, which is in use by another run; wait for it, or choose another {kind}"
         raise InputError(f"must be a {kind} that no other run writes to, {found}", "out") from None
     try:
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        with suppress(OSError):  # a full disk is reported by the next file
-            file.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
         yield
     finally:
         with suppress(OSError):  # while it is locked: another process that has opened it notices that it is gone
@@ -83,28 +70,11 @@ def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
         lock.release()
 
 
-class FullDisk(OSError):
-    """A disk or quota without room for a file, with the name of the file, which Python, numpy and polars omit."""
-
-
-@contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Raise :class:`FullDisk` if there is no room for ``path``."""
-    try:
-        yield
-    except Exception as error:
-        full = getattr(error, "errno", None) in _FULL or WRITING.search(str(error))
-        if not full or getattr(error, "filename", None) is not None:
-            raise
-        words = str(error).partition("\n")[0]
-        raise FullDisk(f"{path} could not be written; is the disk full? {words}") from None
-
-
 def take_room(path: Path) -> None:
     """Reserve the space of a file: a full disk is an error here, while writing to a mapped file would crash."""
     if hasattr(os, "posix_fallocate"):
         try:
-            with named(path), path.open("r+b") as file:
+            with path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # systems that cannot promise
@@ -254,8 +224,6 @@ def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
 def check_same_run(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raise unless the run in a folder has this configuration."""
     differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-    if "experiment" in differing:
-        differing = ["experiment"]
     if differing:
         words = ", ".join(f"{key} = {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
         fix = "choose another folder, or delete that one"
@@ -269,8 +237,6 @@ def check_writable(out: str | Path) -> Path:
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise InputError(f"must be a folder, found the file {there}", "out")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"must be a folder that can be written to, found {there}, which cannot", "out")
     return folder
 
 

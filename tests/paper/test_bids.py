@@ -45,7 +45,7 @@ def test_bids_are_positive_seeded_and_in_the_schema(store, kind):
     assert found["options"]["seed"] == 0
     assert found["mean"] == pytest.approx(first.mean())
     assert found["quantiles"]["0.5"] == pytest.approx(np.median(first))
-    Store(store.folder, verify=True).ads("test", auction_size=256)
+    Store(store.folder).ads("test", auction_size=256)
 
 
 def test_noise_differs_between_splits(store):
@@ -97,7 +97,7 @@ def test_bids_that_cannot_be_drawn_are_refused(store, tmp_path):
     with pytest.raises(InputError, match="field of bids must be one of a, b, c, found 'd'"):
         attach(store, Bids("residual", field="d"))
     schema = json.loads((store.folder / "store.json").read_text())
-    schema["files"] = {name: about for name, about in schema["files"].items() if "truth" not in name}
+    schema["columns"] = {split: ["features", "clicks"] for split in SIZES}
     (store.folder / "store.json").write_text(json.dumps(schema))
     without = Store(store.folder)
     with pytest.raises(InputError, match="bids of kind residual need the true CTR, found no column truth"):

@@ -282,7 +282,7 @@ def test_a_run_that_is_stopped_says_that_it_can_go_on(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 143
+    assert process.returncode == 130
     assert said == "python -m paper: stopped; the same command resumes it\n"
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from bidwise.checks import InputError
-from bidwise.workers import threads
-from paper.tasks import Task, TaskCache
+from paper.tasks import Task, TaskCache, threads
 
 
 def counted(show, folder, name, value):

@@ -23,7 +23,7 @@ from bidwise.losses.named import LOSSES
 from bidwise.study.search import budget, searched
 from bidwise.study.served import Served, trained
 from bidwise.table.config import Config, resolved
-from bidwise.table.crosses import Rows, with_crosses
+from bidwise.table.crosses import with_crosses
 from bidwise.table.plan import candidates, combines, recipes
 from bidwise.table.prepare import CAP
 from bidwise.values import Floats
@@ -174,7 +174,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.encoder_ = Encoder.fit(frame[train], columns, min_count=least, bins=self.bins)
         plain = len(self.encoder_.names)
         if valid is not None and combines(config):
-            self.encoder_ = with_crosses(self.encoder_, Rows.of(ads(train)), Rows.of(ads(valid)), least)
+            self.encoder_ = with_crosses(self.encoder_, ads(train), ads(valid), least)
         cardinalities = [field.cardinality for field in self.encoder_.fields]
         known = {"cardinalities": cardinalities, "plain": plain, "seed": seed, "device": self.device}
         served = _served(config, ads(train), None if valid is None else ads(valid), metric="log_loss", **known)
@@ -250,7 +250,7 @@ def _served(config: Config, ads: Ads, valid: Ads | None, **options: Any) -> Serv
             return trained(tried[0], ads, None, **options)
         return searched(tried, ads, valid, limit=budget(len(ads), options["plain"]), **options)[1][0]
     models: dict[str, Served] = {}
-    for name, recipe in recipes(config, tried[0], len(ads)).items():
+    for name, recipe in recipes(config, tried[0]).items():
         teacher = None if recipe.teacher is None else models[recipe.teacher].model
         models[name] = trained(recipe, ads, valid, teacher=teacher, **options)
     return models[config.train.name]

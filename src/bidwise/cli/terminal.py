@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import errno
 import os
 import re
 import shutil
@@ -12,16 +12,16 @@ import textwrap
 import time
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 import bidwise
 from bidwise.errors import check_name
 from bidwise.evaluation_options import ADVANCED as ADVANCED
-from bidwise.urls import check_on_disk
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite the screen
+# in errors of torch and polars that could not write
+FULL = re.compile(rf"failed writing file|transport error|os error ({errno.ENOSPC}|{errno.EDQUOT}|{errno.EFBIG})\b")
 _SECONDS = 30  # between lines without a terminal
 
 
@@ -30,18 +30,23 @@ class Bars:
 
     def __enter__(self) -> Bars:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
         from bidwise import distributed
 
         console = Console(stderr=True)
         self.quiet = distributed.rank() > 0  # one voice for all ranks
-        columns = ("{task.description}", BarColumn(), TaskProgressColumn(), "{task.fields[words]}")
+        columns = (
+            "{task.description}",
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            "{task.fields[words]}",
+        )
         silent = self.quiet or not console.is_terminal
         self.progress = Progress(*columns, console=console, transient=True, disable=silent)
         self.progress.start()
         self.tasks: dict[str, int] = {}
-        self.started: dict[str, tuple[float, float]] = {}  # when, and with which share
         self.last_line = time.monotonic()
         return self
 
@@ -51,11 +56,10 @@ class Bars:
     def show(self, work: str, done: float, detail: str = "") -> None:
         if work not in self.tasks:
             self.tasks[work] = self.progress.add_task(work, total=1.0, words="")
-        words = ", ".join(filter(None, [detail, self._left(work, done)]))
-        self.progress.update(self.tasks[work], completed=done, words=words)  # type: ignore[arg-type]
+        self.progress.update(self.tasks[work], completed=done, words=detail)  # type: ignore[arg-type]
         if self.progress.disable and not self.quiet and time.monotonic() - self.last_line > _SECONDS:
             self.last_line = time.monotonic()
-            print(", ".join(filter(None, [f"{work}: {100 * done:.0f} %", words])), file=sys.stderr, flush=True)
+            print(", ".join(filter(None, [f"{work}: {100 * done:.0f} %", detail])), file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """Print above the bars, onto the standard output."""
@@ -64,25 +68,6 @@ class Bars:
         sys.stdout.flush()
         self.progress.start()
 
-    def _left(self, work: str, done: float) -> str:
-        """How long the rest takes at the speed so far; work of an earlier run took no time."""
-        from bidwise.report.formatting import duration
-
-        when, before = self.started.setdefault(work, (time.monotonic(), done))
-        passed = time.monotonic() - when
-        if passed < 5 or not before < done < 1:
-            return ""
-        return f"about {duration(passed * (1 - done) / (done - before))} left"
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends jobs of clusters and containers as Ctrl-C does."""
-
-
-def _terminate(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one does not disturb the end
-    raise Terminated
-
 
 def run_command(app: App, words: Sequence[str], resumes: Collection[str]) -> None:
     """Run a command of an app; errors that a user can fix are one line and exit code 2.
@@ -90,7 +75,7 @@ def run_command(app: App, words: Sequence[str], resumes: Collection[str]) -> Non
     Args:
         resumes: commands that resume after an interruption.
     """
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends jobs of clusters as Ctrl-C does
     name = app.name[0]
     try:
         command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
@@ -99,24 +84,22 @@ def run_command(app: App, words: Sequence[str], resumes: Collection[str]) -> Non
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (CycloptsError, bidwise.InputError, OSError) as error:
+    except Exception as error:
+        if not (isinstance(error, CycloptsError | bidwise.InputError | OSError) or FULL.search(str(error))):
+            raise
+        from bidwise.distributed import ElsewhereError  # late: torch takes a second
+
         rank = int(os.environ.get("RANK", 0))
-        if not rank or not _reported_by_rank_0(error):
+        if not rank or not isinstance(error, ElsewhereError | CycloptsError):  # which rank 0 reports
             who = f"{name}, rank {rank}" if rank else name
             print(f"{who}: {as_typed(error, app, words)}\n", end="", file=sys.stderr, flush=True)  # ranks print at once
         raise SystemExit(2) from None
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         what = "the same command resumes it" if words and words[0] in resumes else "no file was written"
         print(f"{name}: stopped; {what}", file=sys.stderr)
-        raise SystemExit(128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)) from None
+        raise SystemExit(128 + signal.SIGINT) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _reported_by_rank_0(error: Exception) -> bool:
-    from bidwise.distributed import ElsewhereError  # late: torch takes a second
-
-    return isinstance(error, ElsewhereError | CycloptsError)
 
 
 def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
@@ -135,7 +118,7 @@ def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
             return f"Unknown option: {unknown}; {f'did you mean {near[0]}?' if near else usage + settings}"
     if isinstance(error, MissingArgumentError) and error.argument is not None and error.argument.name not in words:
         return f"{error.argument.name} is missing; {usage}"
-    message = str(error)
+    message = f"the disk may be full: {str(error).splitlines()[0]}" if FULL.search(str(error)) else str(error)
     if isinstance(error, bidwise.InputError):
         message = error.spelled(lambda name: options.get(name, name))
     if isinstance(error, OSError) and error.strerror:  # without its number and the temporary name of a file
@@ -160,19 +143,3 @@ def device_of(name: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise bidwise.InputError("must be cpu or auto here, found cuda: torch sees no GPU", "device")
     return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def column_of_bids(bid: str | None) -> str | None:
-    """The column that an option names, if it is not a number, which all ads then bid."""
-    try:
-        return None if bid is None or math.isfinite(float(bid)) else bid
-    except ValueError:
-        return bid
-
-
-def check_run(run: Path, argument: str = "run") -> None:
-    """Raise unless the folder has a trained model, before torch is imported."""
-    check_on_disk(argument, run, "a folder", "copy it first")
-    if not (run / "encoder.json").is_file():
-        found = f"no model in {run}" if run.is_dir() else f"a file at {run}" if run.exists() else f"no folder at {run}"
-        raise bidwise.InputError(f"must be a folder of bidwise train, found {found}", argument)

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-import bidwise
-from bidwise.cli.terminal import ADVANCED, Bars, check_run, column_of_bids, device_of, say
-from bidwise.urls import check_on_disk
+from bidwise.cli.terminal import ADVANCED, Bars, device_of, say
 
 
 @Parameter(name="*")
@@ -135,16 +133,13 @@ def train(
     ----------
     table:
         Parquet, CSV or TSV file, one row per ad that was shown; a folder, a URL (s3://, gs://, az://, https://) or a
-        quoted pattern such as `'day=*/*.parquet'`; a TOML file such as OUT/config.toml, which options override; or the
-        store of another run, OUT/store.
+        quoted pattern such as `'day=*/*.parquet'`; or a TOML file such as OUT/config.toml, which options override.
     out:
         Folder of the run.
     device:
         cpu, cuda, or auto for a GPU if there is one.
     """
     options = options or TrainOptions()
-    if int(os.environ.get("WORLD_SIZE") or 1) == 1:  # of several processes the first looks, for all of them
-        _check_first(table, options)
     device = device_of(device)
 
     from bidwise import distributed
@@ -163,24 +158,3 @@ def train(
         say(train_summary(result))
         print(f"\nWritten to {out}: report.html; evaluation/report.html, the test in detail; test.parquet, predictions")
         print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
-
-
-def _check_first(table: str, options: TrainOptions) -> None:
-    """Raise if a file is missing or has not the columns, before torch is imported, which takes seconds."""
-    from bidwise.data.table_files import check_readable
-
-    if options.continue_from is not None:
-        check_run(options.continue_from, "continue_from")
-    if table.lower().endswith(".toml"):
-        check_on_disk("the configuration", table, "a file", "copy it first")
-        if not Path(table).exists():
-            raise bidwise.InputError(f"{table}: no such file")
-        return
-    if (Path(table) / "store.json").is_file():
-        return
-    lists = (options.auction, options.numeric, options.categorical, options.bag, options.ignore, options.keep)
-    bid = column_of_bids(options.bid)
-    roles = (options.click, bid, options.time, options.teacher, options.weight, options.position, options.truth)
-    columns = [*(role for role in roles if role is not None), *(name for names in lists for name in names or ())]
-    resumed = options.continue_from is not None  # text is then written as in that run
-    check_readable(table, [] if resumed else columns, options.separator, False if options.no_header else None)

@@ -153,16 +153,10 @@ def stack(repeats: Sequence[Ads]) -> Ads:
     >>> stack([one, one]).features.shape
     torch.Size([2, 3, 2])
     """
-    if not repeats:
-        raise InputError("repeats must contain at least one data set, found none")
     first, together = repeats[0], dict[str, Any]()
     for name in ("features", *_COLUMNS, "offsets"):
         columns = [getattr(ads, name) for ads in repeats]
-        if any((column is None) != (columns[0] is None) for column in columns):
-            raise InputError(f"repeats must all have {name}, or none of them")
-        if columns[0] is not None and len(shapes := {tuple(column.shape) for column in columns}) > 1:
-            raise InputError(f"repeats must have {name} of one size, found {' and '.join(map(str, sorted(shapes)))}")
-        together[name] = None if columns[0] is None else torch.stack(columns)
+        together[name] = None if columns == [None] * len(columns) else torch.stack(columns)
     if first.offsets is not None and bool((together["offsets"] != first.offsets).any()):
         raise InputError("repeats must have the same offsets, found different ones")
     return Ads(**{**together, "offsets": first.offsets, "auction_size": first.auction_size})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bidwise import json_files
-from bidwise.data.store import Field, spans
+from bidwise.data.store import Field
 from bidwise.data.table_files import open_table
 from bidwise.errors import InputError, check_name, check_whole
 from bidwise.run_folder import whole_file, write_json
@@ -144,6 +145,7 @@ class Column:
     spelling: str = "text"  # of categories: "text" as written, "number" if 7, 7.0 and "7.0" are the same
     steps: str = "bins"  # of numbers: "bins" of equally many rows, or one for each of the "values"
     slots: int = 1  # of bags
+    separator: str = "|"  # of bags in text
 
 
 # Columns that are learned
@@ -157,6 +159,7 @@ class Categorical:
     """
 
     kind: ClassVar = "categorical"
+    slots = 1  # ids of a row; bags and their crosses have several
     name: str
     vocabulary: pl.Series
     spelling: str = "text"
@@ -169,7 +172,7 @@ class Categorical:
     @property
     def field(self) -> Field:
         """The column as models know it."""
-        return Field(self.name, FIRST + len(self.vocabulary))
+        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
 
     @cached_property
     def lookup(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
@@ -227,11 +230,6 @@ class Bag(Categorical):
         if not self.separator:
             raise InputError(f"separator of column {self.name!r} must be one character or more, found none")
 
-    @property
-    def field(self) -> Field:
-        """The column as models know it."""
-        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
-
     def ids(self, column: pl.Series) -> NDArray[np.int32]:
         """The ids of every list, ``(rows, slots)``."""
         values, row = exploded(column, self.separator)
@@ -287,11 +285,6 @@ class Cross(Categorical):
         for name in ("of", "sizes", "groups"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
-    @property
-    def field(self) -> Field:
-        """The combination as models know it."""
-        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
-
     @cached_property
     def table(self) -> Combinations:
         """The look-up of rows."""
@@ -324,9 +317,9 @@ class Encoder:
     columns: tuple[Categorical | Numeric, ...]
 
     @staticmethod
-    def fit(table: Any, columns: Sequence[Column], *, min_count: int, bins: int, **options: Any) -> Encoder:
-        """Learn from a table of training rows only; ``options`` as in :class:`Learner`."""
-        learner = Learner(columns, **options)
+    def fit(table: Any, columns: Sequence[Column], *, min_count: int, bins: int) -> Encoder:
+        """Learn from a table of training rows only."""
+        learner = Learner(columns)
         learner.add(learner.counted(open_table(table).frame(learner.names)))
         return learner.encoder(min_count=min_count, bins=bins)
 
@@ -353,7 +346,8 @@ class Encoder:
     @cached_property
     def spans(self) -> list[slice]:
         """Which columns of the ids each column of the table has."""
-        return spans([field.slots for field in self.fields])
+        slots = [field.slots for field in self.fields]
+        return [slice(end - count, end) for count, end in zip(slots, accumulate(slots), strict=True)]
 
     @property
     def width(self) -> int:
@@ -377,13 +371,11 @@ class Encoder:
                 odd = int(bad.sum() or 0)
                 filled[number] = len(rows) - np.isnan(numbers).sum() + odd
                 unknown[number] = outside.sum() + odd
-            elif isinstance(column, Cross):  # its columns have been encoded
-                ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
-            else:
+            elif not isinstance(column, Cross):
                 found = column.ids(rows[column.name]).reshape(len(rows), at.stop - at.start)
                 ids[:, at] = found
                 filled[number], unknown[number] = (found != MISSING).sum(), (found == RARE).sum()
-        return Encoded(ids, filled, unknown)
+        return Encoded(self.crossed(ids), filled, unknown)
 
     def parts(self, ids: NDArray[np.int32], cross: Cross) -> list[NDArray[np.int32]]:
         """The ids of the columns that a cross combines: of all rows, or of all rows for each slot."""
@@ -392,8 +384,7 @@ class Encoder:
         return [part if len(part) > 1 else part[0] for part in parts]
 
     def crossed(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Ids with all crosses made again, of rows with changed plain columns."""
-        ids = ids.copy()
+        """The same array, with the ids of all crosses filled in by those of the plain columns."""
         for column, at in zip(self.columns, self.spans, strict=True):
             if isinstance(column, Cross):
                 ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T
@@ -421,7 +412,7 @@ class Encoder:
         return Encoder(tuple(columns))
 
     def to_json(self, *, words: bool = True) -> dict[str, Any]:
-        """The input of :meth:`from_json`; without ``words`` each vocabulary is the number of its words."""
+        """As JSON; without ``words`` each vocabulary is the number of its words."""
         columns = []
         for column in self.columns:
             plain = {each.name: getattr(column, each.name) for each in fields(column) if each.name != "vocabulary"}
@@ -481,17 +472,12 @@ class Encoder:
 class Learner:
     """Vocabularies and bins from training rows, block by block.
 
-    Args:
-        columns: as :meth:`bidwise.data.kinds.Facts.columns` found them; roles and dropped ones are skipped.
-        bags: separators of columns with several values in a cell of text.
+    ``columns`` are as :meth:`bidwise.data.kinds.Facts.columns` found them; roles and dropped ones are skipped.
     """
 
-    def __init__(self, columns: Sequence[Column], *, bags: Mapping[str, str] | None = None) -> None:
-        self.learning = [
-            _Numbers(column) if column.use == "numeric" else _Words(column, (bags or {}).get(column.name, "|"))
-            for column in columns
-            if column.use in KINDS
-        ]
+    def __init__(self, columns: Sequence[Column]) -> None:
+        features = [column for column in columns if column.use in KINDS]
+        self.learning = [(_Numbers if column.use == "numeric" else _Words)(column) for column in features]
 
     @property
     def names(self) -> list[str]:
@@ -524,14 +510,14 @@ class Learner:
 class _Words:
     """How often each value of a column was seen."""
 
-    def __init__(self, column: Column, separator: str) -> None:
-        self.column, self.separator = column, separator
+    def __init__(self, column: Column) -> None:
+        self.column = column
         self.counts = [pl.DataFrame(schema={"value": pl.String, "count": pl.Int64})]
         self.waiting = 0
 
     def counted(self, values: pl.Series, sample: NDArray[np.bool_] | None) -> pl.DataFrame:
         if self.column.use == "bag":
-            values = exploded(values, self.separator)[0]
+            values = exploded(values, self.column.separator)[0]
         values, count = value_counts(values)
         text = spelled(values, self.column.spelling)
         return pl.DataFrame({"value": text, "count": count}).drop_nulls("value")
@@ -555,7 +541,7 @@ class _Words:
         learned = (self.column.name, words, self.column.spelling, 1 - common / max(total, 1))
         if self.column.use == "categorical":
             return Categorical(*learned)
-        return Bag(*learned, slots=self.column.slots, separator=self.separator)
+        return Bag(*learned, slots=self.column.slots, separator=self.column.separator)
 
 
 class _Numbers:
@@ -626,11 +612,3 @@ def edges_of_values(numbers: Floats, min_count: int) -> tuple[float, ...]:
             ends.append(value)
             waiting = 0
     return tuple(ends)
-
-
-def count_ids(totals: NDArray[Any], ids: NDArray[np.int32], counts: NDArray[Any] | None = None) -> None:
-    """Add to the total of every id how often it is there, or its ``counts``; most totals may be of other ids."""
-    if len(totals) > len(ids):
-        np.add.at(totals, ids, 1 if counts is None else counts)
-    else:
-        totals += np.bincount(ids, counts, len(totals)).astype(totals.dtype)

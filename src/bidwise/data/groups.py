@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -68,12 +69,10 @@ def _bounds_of_ids(values: NDArray[Any], ids: Any) -> NDArray[np.int64]:
     firsts = values[starts]
     different = len(set(firsts.tolist())) if values.dtype.kind == "O" else len(np.unique(firsts))
     if different < len(firsts):
-        runs = firsts.tolist()
-        last = {each: at for at, each in enumerate(runs)}
-        row = int(starts[next(last[each] for at, each in enumerate(runs) if last[each] > at)])
+        again, _ = Counter(firsts.tolist()).most_common(1)[0]
         raise InputError(
-            f"must have the ads of an auction next to each other, found {values[row : row + 1].tolist()[0]!r} again at "
-            f"row {row}, after other auctions; sort all columns first, by np.argsort(ids, kind='stable')",
+            f"must have the ads of an auction next to each other, found {again!r} again after other auctions; sort all "
+            "columns first, by np.argsort(ids, kind='stable')",
             argument="ids",
         )
     return np.append(starts, len(values)).astype(np.int64)
@@ -111,24 +110,16 @@ class AuctionBatchSampler(Sampler[list[int]]):
         offsets: bounds of the auctions over the rows of the data set, as :func:`bidwise.offsets` gives them.
         batch_size: ads of a batch, at most; an auction with more is a batch of its own.
         shuffle: draw an order of the auctions for each epoch, from ``seed`` and the epoch; call :meth:`set_epoch`.
-        rank, world: which of how many processes this one is, by default as torch.distributed knows. Each has its own
-            batches and all have equally many, to which end the first ones may be repeated.
+
+    Of several ranks of torch.distributed each has its own batches and all have equally many, to which end the first
+    ones may be repeated.
 
     >>> sampler = AuctionBatchSampler(offsets(sizes=[2, 1, 3]), batch_size=3, shuffle=False)
     >>> list(sampler)
     [[0, 1, 2], [3, 4, 5]]
     """
 
-    def __init__(
-        self,
-        offsets: ArrayLike,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        rank: int | None = None,
-        world: int | None = None,
-    ) -> None:
+    def __init__(self, offsets: ArrayLike, batch_size: int, *, shuffle: bool = True, seed: int = 0) -> None:
         bounds = tensor_of("offsets", offsets).cpu()
         ads = int(bounds[-1]) if bounds.dim() == 1 and len(bounds) else 0
         sizes = check_offsets(bounds, ads, bounds.device, values=True).diff()
@@ -138,10 +129,7 @@ class AuctionBatchSampler(Sampler[list[int]]):
             )
         check_whole("batch_size", batch_size, 1)
         check_seed("seed", seed)
-        self.world = distributed.count() if world is None else world
-        self.rank = distributed.rank() if rank is None else rank
-        check_whole("world", self.world, 1)
-        check_whole("rank", self.rank, 0, self.world - 1)
+        self.rank, self.world = distributed.rank(), distributed.count()
         self.starts, self.sizes = bounds[:-1][sizes > 0], sizes[sizes > 0]
         self.batch_size, self.shuffle, self.seed, self.epoch = batch_size, shuffle, seed, 0
 

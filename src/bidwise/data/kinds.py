@@ -46,8 +46,9 @@ TIME = (
 )
 
 
-class Counts(NamedTuple):
-    """Counts of rows, and of values, by type; of a bag the values of all its lists count."""
+class Seen(NamedTuple):
+    """Facts of a column in some rows: numbers of rows, and of values, by type; of a bag the values of all its lists
+    count."""
 
     rows: int = 0
     missing: int = 0  # rows
@@ -59,16 +60,20 @@ class Counts(NamedTuple):
     hashlike: int = 0  # of these, in text such as 30903e74
     commas: int = 0  # not among these, with commas: 1,5 and 1,234.5
     times: int = 0  # in text
-
-
-class Seen(NamedTuple):
-    """Facts of a column in a block."""
-
-    counts: Counts
-    hashes: NDArray[np.uint64] = np.empty(0, np.uint64)  # of the different values
-    digits: tuple[int, int] = (99, 0)  # of whole numbers, fewest and most
     longest: int = 1  # list
+    fewest: int = 99  # digits of whole numbers
+    most: int = 0
     bad: str = ""  # a value that is no number
+    hashes: NDArray[np.uint64] = np.empty(0, np.uint64)  # of the different values
+
+    def with_more(self, block: Seen) -> Seen:
+        """The facts of these rows and of others, without hashes."""
+        return Seen(*map(add, self[:10], block[:10]))._replace(
+            longest=max(self.longest, block.longest),
+            fewest=min(self.fewest, block.fewest),
+            most=max(self.most, block.most),
+            bad=min(filter(None, (self.bad, block.bad)), default=""),
+        )
 
 
 class Sketch:
@@ -76,18 +81,12 @@ class Sketch:
     possible: ``_KEPT`` of them tell their number."""
 
     def __init__(self) -> None:
-        self.total = Seen(Counts())
+        self.total = Seen()
         self.hashes, self.waiting, self.limit = [self.total.hashes], 0, np.uint64(2**64 - 1)
 
     def add(self, block: Seen) -> None:
         """Take in a block."""
-        total, fresh = self.total, block.hashes[block.hashes <= self.limit]
-        self.total = Seen(
-            Counts(*map(add, total.counts, block.counts)),
-            digits=(min(total.digits[0], block.digits[0]), max(total.digits[1], block.digits[1])),
-            longest=max(total.longest, block.longest),
-            bad=min(filter(None, (total.bad, block.bad)), default=""),
-        )
+        self.total, fresh = self.total.with_more(block), block.hashes[block.hashes <= self.limit]
         self.hashes.append(fresh)
         self.waiting += len(fresh)
         if self.waiting > _KEPT:
@@ -147,7 +146,7 @@ class Facts:
     @property
     def rows(self) -> int:
         """Rows that were taken in."""
-        return next(iter(self.sketches.values())).total.counts.rows
+        return next(iter(self.sketches.values())).total.rows
 
     def _seen(self, column: pl.Series, name: str) -> Seen:
         dtype, rows = column.dtype, len(column)
@@ -157,10 +156,10 @@ class Facts:
             lengths = np.bincount(row[entries.is_not_null().to_numpy()], minlength=rows)
             values, count = value_counts(entries.drop_nulls())
             empty, cut = int((lengths == 0).sum()), int((lengths > SLOTS).sum())
-            counts = Counts(rows, empty, cut, entries=int(count.sum()))
-            return _described(values, count, counts)._replace(longest=int(lengths.max(initial=0)))
+            facts = Seen(rows, empty, cut, entries=int(count.sum()), longest=int(lengths.max(initial=0)))
+            return _described(values, count, facts)
         if _odd(dtype):
-            return Seen(Counts(rows, column.null_count()))
+            return Seen(rows, column.null_count())
         values, count = value_counts(column.drop_nulls())
         values = values.cast(pl.String) if dtype in (pl.Categorical, pl.Enum) else values  # codes are local to a block
         gone = np.zeros(len(values), bool)
@@ -170,8 +169,7 @@ class Facts:
         elif dtype.is_numeric():
             gone = np.isnan(read_numbers(values)[0])
         known = int(count[~gone].sum())
-        counts = Counts(rows, rows - known, entries=known)
-        return _described(values.filter(~gone), count[~gone], counts)
+        return _described(values.filter(~gone), count[~gone], Seen(rows, rows - known, entries=known))
 
     def columns(
         self,
@@ -213,7 +211,8 @@ class Facts:
     def _column(self, name: str, use: str, reason: str, **more: Any) -> Column:
         sketch = self.sketches[name]
         slots = min(max(sketch.total.longest, 1), SLOTS) if use == "bag" else 1
-        missing = sketch.total.counts.missing / max(self.rows, 1)
+        missing = sketch.total.missing / max(self.rows, 1)
+        more["separator"] = self.bags.get(name, "|")
         return Column(name, use, sketch.values, missing, reason, slots=slots, **more)
 
     def _as_before(self, name: str, previous: Encoder) -> Column:
@@ -224,7 +223,7 @@ class Facts:
         return self._column(name, known.kind, "as in the run before", **how)
 
     def _feature(self, name: str, named: str | None) -> Column:
-        dtype, seen, values = self.schema[name], self.sketches[name].total.counts, self.sketches[name].values
+        dtype, seen, values = self.schema[name], self.sketches[name].total, self.sketches[name].values
         odd = _odd(dtype) and not (_lists(dtype) and named in (None, "bag"))
         if named and (odd or dtype.is_temporal()):
             kind = "lists of text or whole numbers, or text" if named == "bag" else "text or numbers"
@@ -243,7 +242,7 @@ class Facts:
 
     def _decided(self, name: str, named: str | None) -> Column:
         """A column with values to learn from: lists, categories, dates or numbers."""
-        dtype, seen = self.schema[name], self.sketches[name].total.counts
+        dtype, seen = self.schema[name], self.sketches[name].total
         alike = seen.numbers == seen.entries and not seen.codes and not seen.hashlike
         spelling = "number" if alike else "text"
         category = partial(self._column, name, "categorical", spelling=spelling)
@@ -275,10 +274,10 @@ class Facts:
             return self._numbers(name, "numbers with decimals")
         if CODE.search(name):
             return category("whole numbers with a name of codes")
-        values, (fewest, most_digits) = self.sketches[name].values, self.sketches[name].total.digits
+        values = self.sketches[name].values
         few = values * ROWS_EACH <= self.rows
-        if fewest == most_digits >= CODE_DIGITS and fewest not in EPOCHS and few:
-            return category(f"whole numbers of {fewest} digits each look like codes")
+        if seen.fewest == seen.most >= CODE_DIGITS and seen.fewest not in EPOCHS and few:
+            return category(f"whole numbers of {seen.fewest} digits each look like codes")
         if dtype == pl.String and not self.source.text:
             return category("whole numbers as text")
         if values <= FEW and few:
@@ -287,7 +286,7 @@ class Facts:
 
     def _numbers(self, name: str, reason: str, **more: Any) -> Column:
         """A column of numbers; the reason names the cells that are not."""
-        seen, bad = self.sketches[name].total.counts, self.sketches[name].total.bad
+        seen, bad = self.sketches[name].total, self.sketches[name].total.bad
         if count := seen.entries - seen.numbers:
             reason += f"; {count:,} {'value is' if count == 1 else 'values are'} no number and missing, such as {bad!r}"
         return self._column(name, "numeric", reason, **more)
@@ -304,22 +303,21 @@ def _odd(dtype: pl.DataType) -> bool:
     return dtype.is_nested() or dtype in (pl.Object, pl.Binary)
 
 
-def _described(values: pl.Series, count: NDArray[np.int64], counts: Counts) -> Seen:
+def _described(values: pl.Series, count: NDArray[np.int64], facts: Seen) -> Seen:
     """Facts of different values, with how often each is there."""
     hashes, text = values.hash(seed=0).to_numpy(), values.dtype == pl.String
     if not text and not values.dtype.is_numeric():
-        return Seen(counts, hashes)
+        return facts._replace(hashes=hashes)
 
     def like(pattern: str, which: pl.Series = values, times: NDArray[np.int64] = count) -> int:
         return int(times[which.str.contains(pattern).to_numpy()].sum())
 
     numbers = (values.cast(pl.Float64, strict=False) if text else exact(values)).to_numpy()
     read, fraction = ~np.isnan(numbers), ~np.isfinite(numbers) | (numbers != np.round(numbers))
-    found = {"numbers": int(count[read].sum()), "decimals": int(count[read & fraction].sum())}
-    digits, bad = (99, 0), ""
+    found: dict[str, Any] = {"numbers": int(count[read].sum()), "decimals": int(count[read & fraction].sum())}
     if not fraction.all():
         sizes = np.abs(numbers[~fraction])
-        digits = (len(f"{sizes.min():.0f}"), len(f"{sizes.max():.0f}"))
+        found |= {"fewest": len(f"{sizes.min():.0f}"), "most": len(f"{sizes.max():.0f}")}
     if text:
         some = values.head(1000)
         if some.str.contains(TIME).any():
@@ -331,5 +329,5 @@ def _described(values: pl.Series, count: NDArray[np.int64], counts: Counts) -> S
             found["codes"] = like("^[+-]?0[0-9]", some, times)
             found["hashlike"] = like("^[0-9]+[eE][0-9]+$", some, times)
         if not read.all():
-            bad = str(values.filter(~read).min())  # the same in blocks of any size
-    return Seen(counts._replace(**found), hashes, digits, bad=bad)
+            found["bad"] = str(values.filter(~read).min())  # the same in blocks of any size
+    return facts._replace(hashes=hashes, **found)

@@ -21,7 +21,6 @@ from bidwise.data.store import SPLITS
 from bidwise.data.table_files import BadRow
 
 _SHARES = (0.8, 0.1, 0.1)
-UNFINISHED = "unfinished"  # prefix of folders inside a run folder that the next start removes
 _LEAST = 20  # auctions, or pairs of rows: two for each tenth
 ISO = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
 DATED = re.compile("%[-_0]?[YyGgCsDFcxv+]")  # in a format with a year

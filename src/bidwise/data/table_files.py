@@ -84,7 +84,7 @@ class Block:
     def where(self, row: int) -> str:
         """The place of a row of the frame: ``ads.csv, line 17``, or ``ads.parquet, row 15 (rows count from 0)``."""
         if not self.text:
-            return self.source.place(self.start + row)
+            return f"{self.source.name}, row {self.start + row} (rows count from 0)"
         text = np.frombuffer(self.text, np.uint8)
         ends = np.flatnonzero((text == NEWLINE) & ~np.logical_xor.accumulate(text == QUOTE))
         end = int(ends[row - 1]) + 1 if row else 0
@@ -163,10 +163,6 @@ class Source:
                 return True
         return path in [file.resolve() for file in self.files]
 
-    def place(self, row: int) -> str:
-        """The place of a row of the table."""
-        return f"{self.name}, row {row} (rows count from 0)"
-
 
 class _Parquet(Source):
     """Parquet files, or a URL of some."""
@@ -195,15 +191,6 @@ class _Parquet(Source):
         with self._readable():
             self.lazy.sink_parquet(copy, row_group_size=ROWS, compression="lz4", engine="streaming")
         return _Parquet(self.name, pl.scan_parquet(copy, glob=False))
-
-    def place(self, row: int) -> str:
-        name = self.name
-        for path in self.files if len(self.files) > 1 else ():
-            name, rows = str(path), int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
-            if row < rows:
-                break
-            row -= rows
-        return f"{name}, row {row} (rows count from 0)"
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -390,10 +377,6 @@ class _Text(Source):
             return InputError(f"{file}, line {at}: found a quote that is not closed, or inside of a cell; {fix}")
         return _unreadable(f"{file}, line {line} or later", error)
 
-    def place(self, row: int) -> str:
-        block = next(block for block in self.blocks() if row < block.start + len(block.frame))
-        return block.where(row - block.start)
-
 
 def _outside(text: bytes, separator: bytes) -> bytes:
     """Text without all that is between quotes; raises if a quote is neither at an end of a cell nor doubled.
@@ -540,14 +523,6 @@ def _unreadable(name: str, error: BaseException, url: str = "") -> InputError:
             fix = f"; {ACCESS}"
         reason = re.sub(r"[A-Za-z][\w+.-]+://\S+", "...", reason.replace(url, "...")) + fix
     return InputError(f"{name} cannot be read: {reason}")
-
-
-def check_readable(
-    table: str, columns: Sequence[str], separator: str | None = None, header: bool | None = None
-) -> None:
-    """Raise unless a table on disk can be opened and has these columns; URLs are read later."""
-    if scheme_of(table) is None:
-        check_columns(columns, open_table(table, separator=separator, header=header).columns, table)
 
 
 def check_once(columns: Sequence[str], table: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bidwise.checks import InputError, Named, check_positive, check_whole
+from bidwise.checks import Named, check_whole
 from bidwise.data.ads import Ads
 
 
@@ -42,18 +42,6 @@ class World:
     noise: float = 0.1
     weights: str = "normal"
     features: int = 50
-
-    def __post_init__(self) -> None:
-        check_whole("features", self.features, 1)
-        check_whole("curves", self.curves, 0)
-        for name in ("linear", "spread", "curve", "noise"):
-            check_positive(name, getattr(self, name), or_zero=True)
-        if not -1 <= self.correlation <= 1:
-            raise InputError(f"correlation must be in [-1, 1], found {self.correlation:g}")
-        if self.weights not in ("normal", "uniform"):
-            raise InputError(f"weights must be one of normal, uniform, found {self.weights!r}")
-        if self.weights == "uniform" and self.correlation:
-            raise InputError("correlation needs weights='normal', found weights='uniform'")
 
     def market(self, random: torch.Generator) -> Market:
         """A draw of the weights; ads of one market share them.
@@ -106,8 +94,6 @@ class Market:
 
     def auctions(self, auctions: int, size: int, random: torch.Generator) -> Ads:
         """Ads that compete, ``size`` in each auction."""
-        check_whole("auctions", auctions, 1)
-        check_whole("size", size, 1)
         drawn = self.ads(auctions * size, random)
         offsets = size * torch.arange(auctions + 1, device="cpu")
         return Ads(drawn.features, drawn.clicks, drawn.bids, offsets, truth=drawn.truth)

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from bidwise import distributed
 from bidwise.evaluation.estimate import signed
-from bidwise.report.drawing import COLOURS, Panel, Whisker, looks, shortened, ticks, whiskers
+from bidwise.report.drawing import Panel, looks, shortened, ticks
 from bidwise.report.evaluation_page import facts as test_facts
 from bidwise.report.evaluation_page import welfare_drawing
 from bidwise.report.evaluation_sentences import models_table
@@ -48,7 +48,7 @@ from bidwise.table.prepare import Prepared
 from bidwise.table.results import TableFacts, TrainResult
 
 _SPLITS = {"train": "training", "valid": "validation", "test": "test"}
-_COLUMNS = 10  # of a figure
+_COLUMNS = 10  # of a table
 TEST = "The test in detail, with calibration curves, is in evaluation/report.html in the run folder."
 _Rows = list[tuple[str, Sequence[Cell | str]]]
 
@@ -75,7 +75,7 @@ def train_page(run: Run, key: str) -> RunPage:
         lines,
         counts,
         [
-            _importance(key, result),
+            _importance(result),
             *[Section("Which recipe?", _choice_lead(each), tables=[_choice_table(each)]) for each in choices],
             *[Section("The baseline", _search_lead(each), tables=[_search_table(each)]) for each in searches],
             _curves(key, result),
@@ -90,25 +90,14 @@ def train_page(run: Run, key: str) -> RunPage:
     )
 
 
-def _importance(key: str, result: TrainResult) -> Section:
-    """The loss of the model when a column is shuffled in the test ads: the ten columns that matter most."""
-    losses, welfare = result.importance[1::2][:_COLUMNS], result.importance[::2][:_COLUMNS]
-    rows = {
-        "rise of log loss": [Whisker.of(c.model, f"{c}", c, c.outcome, COLOURS[1]) for c in losses],
-        "change of welfare, %": [
-            Whisker.of(c.model, f"{c.lift:%}", 100 * c.lift, c.outcome, COLOURS[0]) for c in welfare
-        ],
-    }
-    figures = [
-        drawing(f"{key}{label}", whiskers(f"Shuffled columns: {label}", lines, label))
-        for label, lines in rows.items()
-        if lines
-    ]
+def _importance(result: TrainResult) -> Section:
+    """The columns that matter most."""
     lead = (
-        "The values of one column are shuffled among the test ads; the figures show the loss of the model. "
+        "How much the log loss of the model rises when the values of one column are shuffled among the test ads. "
         "Of two columns that say the same, each may seem to matter little."
     )
-    return Section("Which columns matter", lead, figures=figures)
+    rows: _Rows = [(name, [f"{rise:+.5f}"]) for name, rise in [*result.importance.items()][:_COLUMNS]]
+    return Section("Which columns matter", lead, tables=[Table("Columns", "Column", [("Rise of log loss", "")], rows)])
 
 
 def _curves(key: str, result: TrainResult) -> Section:
@@ -144,7 +133,7 @@ def _curves(key: str, result: TrainResult) -> Section:
 
 def described(prepared: Prepared, device: str) -> str:
     """The columns, the splits and the model, before training; and the stages that resume, if any."""
-    facts, config, store = prepared.facts, prepared.planned, prepared.store
+    facts, config, store = prepared.facts, prepared.config, prepared.store
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
     models = list(dict.fromkeys(each.model for each in candidates(config, facts.splits["train"].ads)))
     training = _planned(prepared)
@@ -169,9 +158,9 @@ def described(prepared: Prepared, device: str) -> str:
 
 def _planned(prepared: Prepared) -> list[str]:
     """The planned trainings, and their cost."""
-    config, ads = prepared.planned, prepared.facts.splits["train"].ads
+    config, ads = prepared.config, prepared.facts.splits["train"].ads
     first, *others = tried = candidates(config, ads)
-    plan = recipes(config, first, ads, searched=bool(others))
+    plan = recipes(config, first, searched=bool(others))
     kinds = {BASELINE: SOLVED_SHOWN if first.solved else MODELS_SHOWN[first.model]}
     names = [kinds.get(name, name) + (f" of {each.members}" if each.members > 1 else "") for name, each in plan.items()]
     lines = []

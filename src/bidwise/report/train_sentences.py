@@ -203,8 +203,6 @@ def table_notes(facts: TableFacts, config: Config) -> Iterator[str]:
         yield f"The model does not see column {column.name}: {column.reason}."
     if not facts.timed:
         yield "The split is at random; models serve the future, so a split by time (--time) is the fairer test."
-    if facts.cut == "time":
-        yield "Ads of the same time are on both sides of a cut: the times are coarse."
     if facts.auction_size is not None:
         size = facts.auction_size
         yield f"The table names no auctions: validation and test measure every possible auction of {size} ads."

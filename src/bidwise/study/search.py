@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from bidwise.data.ads import Ads
 from bidwise.losses.api import cross_entropy
 from bidwise.models.bags import Values
 from bidwise.study.recipe import EXACT, Recipe
-from bidwise.study.served import Served, on_device, together, trained
-from bidwise.training import METRICS
+from bidwise.study.served import Served, on_device, trained
+from bidwise.training import METRICS, Fit
 from bidwise.training.validation import logits_across
-from bidwise.workers import Call, Show
+from bidwise.workers import Show
 
 SIMPLEST = "logistic_regression"
 SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128]}
@@ -152,7 +152,6 @@ def searched(
     out: Path | None = None,
     plain: int | None = None,
     show: Show = lambda share: None,
-    best: Callable[[Served, float], None] = lambda served, value: None,
     **options: Any,
 ) -> tuple[Search, list[Served]]:
     """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, by
@@ -169,7 +168,6 @@ def searched(
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
         out: folder of the run folders of all attempts; an interrupted search resumes.
         plain: as in :func:`trained`.
-        best: called with the best model so far and its metric.
         options: of :func:`trained`: ``seed``, ``calibrate``.
     """
     judge = valid if judge is None else judge
@@ -184,56 +182,40 @@ def searched(
     shared |= {"device": device, **options}
     sign = -1 if METRICS[metric].higher_is_better else 1
     fields = list(cardinalities)[:plain]
-    tried = affordable(recipes, len(ads), fields, limit)
-    costs = {number: 0.0 if recipe.solved else seconds(recipe, len(ads), fields) for number, recipe in tried}
-    networks = [(number, recipe) for number, recipe in tried if not recipe.solved]
-    finals = 1 if len(networks) < len(tried) else 2  # there is something to compare with
+    possible = affordable(recipes, len(ads), fields, limit)
+    costs = {number: 0.0 if recipe.solved else seconds(recipe, len(ads), fields) for number, recipe in possible}
+    networks = [(number, recipe) for number, recipe in possible if not recipe.solved]
+    finals = 1 if len(networks) < len(possible) else 2  # there is something to compare with
     total = SHORT * sum(costs.values()) * (len(networks) > 1) + sum(sorted(costs.values())[-finals:])
     attempts: list[Attempt] = []
-    models: list[tuple[float, int, Served]] = []  # in full
     done = 0.0
 
-    def added(number: int, recipe: Recipe, served: Served) -> float:
+    def tried(number: int, recipe: Recipe, *, share: float = 1, known: Sequence[Fit] = ()) -> tuple[float, int, Served]:
+        """The value of a model, less is better, and the model."""
+        nonlocal done
+        name, before, cost = f"search-{number}{'-short' * (share < 1)}", done, share * costs.get(number, 0.0)
+
+        def progress(part: float) -> None:
+            show((before + part * cost) / max(total, 1e-9))
+
+        part = replace(recipe, epochs=share * recipe.epochs)
+        served = trained(part, **shared, known=known, out=None if out is None else out / name, show=progress)
+        done += cost
+        progress(1.0)
         # as served, calibrated: a short training may have the right order and no scale yet
         value = float(METRICS[metric].of(logits_across(served.model, judge.features), judge))
-        attempts.append(Attempt(number, recipe, served.recipe.epochs, value))
-        return sign * value
+        attempts.append(Attempt(number, recipe, part.epochs, value))
+        return sign * value, number, served
 
-    def in_full(number: int, recipe: Recipe, served: Served) -> None:
-        models.append((added(number, recipe, served), number, served))
-        value, _, first = min(models, key=lambda each: each[:2])
-        best(first, sign * value)
-
-    def call(number: int, recipe: Recipe, suffix: str = "") -> Call:
-        name = f"search-{number}{suffix}"
-        cost = max(costs[number] * (SHORT if suffix else 1), 1e-9)
-        return Call(name, _tried, shared | {"recipe": recipe, "out": None if out is None else out / name}, cost)
-
-    def run(calls: list[Call]) -> list[Served]:
-        nonlocal done
-        amount = sum(each.amount for each in calls)
-        found = together(calls, device, lambda share: show((done + share * amount) / max(total, 1e-9)))
-        done += amount
-        return found
-
-    for number, recipe in [each for each in tried if each not in networks]:
-        in_full(number, recipe, run([call(number, recipe)])[0])
-    if networks:
-        order = [0]
-        if len(networks) > 1:
-            short = [replace(recipe, epochs=SHORT * recipe.epochs) for _, recipe in networks]
-            found = run([call(number, part, "-short") for (number, _), part in zip(networks, short, strict=True)])
-            values = [added(*each, served) for each, served in zip(networks, found, strict=True)]
-            order = sorted(range(len(networks)), key=lambda at: values[at])
-        finalists = [networks[at] for at in order[:finals]]
-        found = run([call(*each) for each in finalists])
-        for each, served in zip(finalists, found, strict=True):
-            in_full(*each, served)
-        (number, recipe), network = finalists[0], found[0]
-        if regressions := [each for each in models if each[2].recipe.solved]:
-            fits = (*network.fits, *min(regressions, key=lambda each: each[:2])[2].fits)
-            both = replace(recipe, beside=True)
-            in_full(len(recipes) + 1, both, trained(both, **shared, known=fits))
+    models = [tried(*each) for each in possible if each[1].solved]
+    regressions = sorted(models, key=lambda each: each[:2])
+    if len(networks) > 1:
+        short = [tried(*each, share=SHORT)[0] for each in networks]
+        networks = [networks[at] for at in sorted(range(len(networks)), key=lambda at: short[at])]
+    models += [tried(*each) for each in networks[:finals]]
+    if networks and regressions:
+        fits = (*models[len(regressions)][2].fits, *regressions[0][2].fits)
+        models.append(tried(len(recipes) + 1, replace(networks[0][1], beside=True), known=fits))
     models.sort(key=lambda each: each[:2])
     clicks = float(judge.clicks.sum())
     safe = [each for each in models if each[2].recipe.model == SIMPLEST or (clicks >= FEW and each[2].recipe.beside)]
@@ -241,16 +223,6 @@ def searched(
     if safe and clicks < SOME and (clicks < FEW or _as_good(safe[0][2], models[0][2], judge)):
         models = [*safe, *(each for each in models if each not in safe)]
     return Search(metric, tuple(attempts), models[0][1], round(total, 1), limit), [each[2] for each in models[:2]]
-
-
-def name_of(recipe: Recipe) -> str:
-    """A model in words."""
-    name = {"dcnv2": "DCNv2", "deepfm": "DeepFM", SIMPLEST: "the solved regression"}.get(recipe.model, recipe.model)
-    return f"{name} with the solved regression" if recipe.beside else name
-
-
-def _tried(show: Show, **options: Any) -> Served:
-    return trained(**options, show=show)
 
 
 def _as_good(second: Served, first: Served, valid: Ads) -> bool:

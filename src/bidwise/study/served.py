@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bidwise import distributed
 from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.evaluation.calibration import shrunk_line
@@ -22,10 +21,7 @@ from bidwise.study.recipe import Recipe
 from bidwise.training import Fit, Metric
 from bidwise.training.batches import fits
 from bidwise.training.validation import logits_across
-from bidwise.workers import Call, Show, finished, threads
-
-ADS = 2**22  # per sum of clicks: columns of a store may exceed the memory
-AT_ONCE = 4  # trainings on a GPU, each with its own stream
+from bidwise.workers import Show
 
 
 @dataclass(frozen=True)
@@ -37,11 +33,8 @@ class Served:
     fits: tuple[Fit, ...]  # of its parts
 
 
-class Start(NamedTuple):
-    """Where a training resumes: the weights of a model, and the state of its Adam or the prior of its weights."""
-
-    weights: dict[str, Any]
-    state: dict[str, Any] | Prior | None  # None: only weights are kept
+#: Where a training resumes: the weights of a model, and the state of its Adam or the prior of its weights, if known.
+Start = tuple[dict[str, Any], dict[str, Any] | Prior | None]
 
 
 def trained(
@@ -64,8 +57,7 @@ def trained(
 ) -> Served:
     """Train a recipe over categories: all of its parts, then a line through their logits on the validation ads.
 
-    The first member has ``seed`` itself, so that a recipe of one member is the first of the same recipe with more. On a
-    GPU members train at once, in threads; else one after the other.
+    The first member has ``seed`` itself, so that a recipe of one member is the first of the same recipe with more.
 
     Args:
         ads, valid: to train on, and to choose epochs by and to calibrate on; without the latter the last weights.
@@ -92,8 +84,8 @@ def trained(
         assert taught.teacher is not None
         taught = taught.with_teacher(taught.teacher.lerp(ads.clicks.to(taught.teacher), recipe.click_share))
     usual = _logit_of_mean(ads)
-    calls, widths = [], []
-    for number, part in enumerate(recipe.parts):
+    fits, widths, parts = list(known), list[int | None](), recipe.parts
+    for number, part in enumerate(parts):
         fields = list(cardinalities)[: None if part.crosses else plain]
         width = sum(values_and_slots(fields)[1])
         widths.append(width if width < ads.width else None)
@@ -102,47 +94,25 @@ def trained(
         own = seed if not number else derived_seed(seed, "member", number)
         model = part.build(fields, own)
         if start:
-            model.load_state_dict(start[number].weights)
+            model.load_state_dict(start[number][0])
         else:
             model.get_parameter("bias").data.fill_(usual)  # small tables have few steps to find it
-        given = {"model": model.to(device), "seed": own, "metric": metric}
-        given["ads"], given["valid"] = (x if x is None else x.first(width) for x in (taught, valid))
+
+        def progress(share: float, at: int = number - len(known)) -> None:
+            show((at + share) / (len(parts) - len(known)))
+
+        given: dict[str, Any] = {"valid": None if valid is None else valid.first(width), "seed": own, "metric": metric}
         given["out"] = out if out is None or not number else out.with_name(f"{out.name}-{number + 1}")
-        state = start[number].state if start else None
+        state = start[number][1] if start else None
         given |= {"prior": state} if isinstance(state, Prior) else {"adam": state}
-        calls.append(Call(str(number), _fitted, {"recipe": part} | given))
-    fits = (*known, *together(calls, device, show))
+        fits.append(part.fit(model.to(device), taught.first(width), **given, show=progress))
     served = Ensemble([fit.model for fit in fits], widths=widths).to(device)
-    return Served(recipe, calibrated(served, valid, line) if calibrate and valid is not None else served, fits)
-
-
-def _fitted(show: Show, *, recipe: Recipe, **options: Any) -> Fit:
-    return recipe.fit(**options, show=show)
+    return Served(recipe, calibrated(served, valid, line) if calibrate and valid is not None else served, tuple(fits))
 
 
 def on_device(ads: Ads, device: str | torch.device) -> Ads:
     """The ads on a device that has room for them, once for all that train there."""
     return ads.to(device) if fits(ads, torch.device(device)) else ads
-
-
-def together(calls: Sequence[Call], device: str | torch.device, show: Show = lambda share: None) -> list[Any]:
-    """The results of independent trainings, in their order: in parallel on a GPU that one rank has for itself."""
-    many = min(len(calls), AT_ONCE) if torch.device(device).type == "cuda" and distributed.count() == 1 else 1
-    pool = threads(many, device) if many > 1 else None
-    shares: dict[str, float] = {}
-    amount = sum(call.amount for call in calls)
-
-    def report(call: Call, share: float) -> None:
-        shares[call.name] = share * call.amount
-        show(sum(shares.values()) / amount)
-
-    found = {}
-    for call, value in finished(calls, pool, report):
-        found[call.name] = value
-        report(call, 1.0)
-    if many > 1:
-        torch.cuda.synchronize(device)  # this stream uses the results of the threads' streams
-    return [found[call.name] for call in calls]
 
 
 def calibrated(model: Ensemble, valid: Ads, line: tuple[float, float] = (1.0, 0.0)) -> Ensemble:
@@ -160,14 +130,10 @@ def calibrated(model: Ensemble, valid: Ads, line: tuple[float, float] = (1.0, 0.
 
 
 def _logit_of_mean(ads: Ads) -> float:
-    clicked, total = 0.0, 0.0
-    for start in range(0, len(ads), ADS):
-        some = slice(start, start + ADS)
-        labels = ads.clicks[..., some] if ads.exposure is None else ads.clicks[..., some] / ads.exposure[..., some]
-        labels = labels.double()
-        counts = torch.ones_like(labels) if ads.weights is None else ads.weights[..., some].double()
-        clicked, total = clicked + float((labels * counts).sum()), total + float(counts.sum())
-    return float(torch.logit(torch.tensor(clicked / total, dtype=torch.float64), eps=1e-6))
+    labels = ads.labels.double()
+    counts = torch.ones_like(labels) if ads.weights is None else ads.weights.double()
+    mean = float((labels * counts).sum()) / float(counts.sum())
+    return float(torch.logit(torch.tensor(mean, dtype=torch.float64), eps=1e-6))
 
 
 def numbers(values: Tensor) -> Any:

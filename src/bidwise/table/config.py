@@ -36,7 +36,7 @@ class Data:
 
     click: str = ""
     bid: str | None = None  # a column, or a number that all ads bid; None: 1
-    table: str | None = None  # the file, URL or store, if there is one
+    table: str | None = None  # the file or URL, if there is one
     separator: str | None = None  # of a text file; None: by its ending
     header: bool = True  # whether its first line has the names of columns
     auction: tuple[str, ...] = ()  # the columns that name it
@@ -132,14 +132,12 @@ def options_of(model: str) -> list[str]:
 class Train:
     """How the model is trained; missing settings of the baseline are chosen by the search."""
 
-    recipe: str | None = None  # None: single
+    recipe: str = SINGLE
     loss: str | None = None  # None: log_loss; of recipe distilled: distilled
     budget_seconds: float | None = None  # of CPU, for the search; None: by the table, but no search for a named loss
     crosses: bool = True  # look for combinations of columns
     refit: bool = True  # serve the recipe trained on all rows
     members: int | None = None  # None: 4, of an ensemble
-    teacher_model: str | None = None  # None: the model itself
-    click_share: float | None = None  # None: 0, of labels that a teacher gives
     calibrate: bool = True
     metric: str = "log_loss"  # of few auctions welfare is mostly chance
     epochs: float | None = None
@@ -157,37 +155,27 @@ class Train:
     continue_from: str | None = None  # folder of the run to continue
 
     def __post_init__(self) -> None:
-        if self.loss == AUTO:
-            raise InputError("must be a loss, found auto; --recipe auto chooses among recipes", argument="loss")
-        recipe = self.recipe or SINGLE
-        check_name("recipe", recipe, RECIPES)
-        loss = self.loss or (DISTILLED if recipe == DISTILLED else BASELINE)
+        check_name("recipe", self.recipe, RECIPES)
+        loss = self.loss or (DISTILLED if self.recipe == DISTILLED else BASELINE)
         check_name("loss", loss, LOSSES)
-        for name, value in {"recipe": recipe, "loss": loss}.items():
-            object.__setattr__(self, name, value)
-        if recipe == DISTILLED and not needs_teacher(loss):
+        object.__setattr__(self, "loss", loss)
+        if self.recipe == DISTILLED and not needs_teacher(loss):
             taught = ", ".join(filter(needs_teacher, LOSSES))
             raise InputError(f"of recipe distilled must be one of {taught}, found {loss}", argument="loss")
         given = {name: value for name, value in vars(self).items() if value is not None}
-        for name, names in {"metric": CRITERIA, "teacher_model": MODELS}.items():
-            check_name(name, given.get(name, next(iter(names))), names)
-        for name, wrong in {
-            "recipe": recipe not in (SINGLE, ENSEMBLE),
-            "budget_seconds": bool(self.budget_seconds),
-        }.items():
-            if self.continue_from is not None and wrong:
-                raise InputError("cannot be combined with --continue; remove it", argument=name)
+        check_name("metric", self.metric, CRITERIA)
+        elsewhere = {"recipe": self.recipe in (AUTO, DISTILLED), "budget_seconds": bool(self.budget_seconds)}
+        for name in [name for name, wrong in elsewhere.items() if wrong and self.continue_from is not None]:
+            raise InputError("cannot be combined with --continue; remove it", argument=name)
         check_whole("members", given.get("members", 2), 2)
         check_positive("budget_seconds", given.get("budget_seconds", 0.0), or_zero=True)
-        if not 0 <= given.get("click_share", 0) < 1:
-            raise InputError(f"must be in [0, 1), found {self.click_share}", argument="click_share")
         options = [f.name for f in fields(Options)]
         Options(**{name: given.get(name, getattr(Recipe, name)) for name in options})
         check_positive("lam", given.get("lam", 0), or_zero=True)
         check_positive("sigma", given.get("sigma", 1))
         for name, of in self.idle.items():
             if name in given:
-                raise InputError(f"is of {of}, found recipe {recipe} with loss {loss}", argument=name)
+                raise InputError(f"is of {of}, found recipe {self.recipe} with loss {loss}", argument=name)
         check_seed("seed", self.seed)
 
     @property
@@ -221,13 +209,11 @@ class Train:
     def idle(self) -> dict[str, str]:
         """Keys without effect on the recipe and its loss, with the settings they belong to."""
         losses = self.contestants or (str(self.loss),)
-        pairwise, taught = (any(map(kind, losses)) for kind in (has_lam, needs_teacher))
+        pairwise = any(map(has_lam, losses))
         keys = {
             "lam": (pairwise, "losses over pairs, as log_plus"),
             "sigma": (pairwise, "losses over pairs, as log_plus"),
             "members": (self.distils or self.recipe == ENSEMBLE, "recipes ensemble and distilled"),
-            "teacher_model": (self.distils, "recipe distilled"),
-            "click_share": (taught, "losses with a teacher, as distilled"),
         }
         return {key: of for key, (used, of) in keys.items() if not used}
 
@@ -246,9 +232,6 @@ class Config:
     train: Train = field(default_factory=Train)
 
     def __post_init__(self) -> None:
-        if self.train.click_share and self.data.position is not None:
-            words = "must be 0 if clicks are corrected for their {}"
-            raise InputError(words, argument="click_share", others=["position"])
         if self.train.continue_from is not None and needs_teacher(str(self.train.loss)) and self.data.teacher is None:
             words = f"must need no teacher if a run continues another, found {self.train.loss}; name a column of"
             raise InputError(f"{words} logged predictions, --teacher COLUMN", argument="loss")

@@ -12,7 +12,7 @@ as it can be learned. k shrinks cells of few rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -48,41 +48,22 @@ LARGEST = 2**62
 NO_WORDS = pl.Series("word", [], dtype=pl.String)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a store: ids of plain columns, and the labels."""
-
-    ids: NDArray[np.int32]
-    ads: Ads  # their features are replaced
-
-    @staticmethod
-    def of(ads: Ads) -> Rows:
-        """Those of ads whose features are plain ids."""
-        return Rows(ads.features.numpy(), ads)
-
-    def with_crosses(self, encoder: Encoder, crosses: Sequence[Cross]) -> Ads:
-        """The ads with the ids of crosses after the plain ones."""
-        more = [cross.table.ids(encoder.parts(self.ids, cross)) for cross in crosses]
-        return replace(self.ads, features=torch.from_numpy(np.vstack([self.ids.T, *more]).T.copy()))
-
-
-def with_crosses(
-    encoder: Encoder, train: Rows, valid: Rows, min_count: int, show: Callable[[float], None] = lambda share: None
-) -> Encoder:
-    """The encoder with columns of neighbouring bins, and with all combinations that the rows speak for."""
+def with_crosses(encoder: Encoder, train: Ads, valid: Ads, min_count: int) -> Encoder:
+    """The encoder with columns of neighbouring bins, and with all combinations that the ads speak for; their features
+    are ids of the columns."""
     if sum(field.values for field in encoder.fields) > MOST:
         return encoder
-    made = [_learned(spec, encoder, train.ids, min_count) for spec in _smoothed(encoder)]
+    ids = train.features.numpy()
+    made = [_learned(spec, encoder, ids, min_count) for spec in _smoothed(encoder)]
     names = [column.name for column in encoder.columns if column.field.values > FIRST + 1]
     bags = {column.name for column in encoder.columns if isinstance(column, Bag)}
     fitted = _Fitted.of(encoder, made, train, valid)
     for number in range(ROUNDS):
-        show(number / ROUNDS)
         tests = _untested(names, bags, [cross.of for cross in fitted.crosses], triples=number > 0)
         chosen = _tested(tests, encoder, train, fitted, np.random.default_rng(number))
         if not chosen:
             break
-        more = [_learned(spec, encoder, train.ids, min_count) for of in chosen for spec in _finer(encoder, of)]
+        more = [_learned(spec, encoder, ids, min_count) for of in chosen for spec in _finer(encoder, of)]
         longer = _Fitted.of(encoder, [*fitted.crosses, *more], train, valid, start=fitted.model)
         worse = longer.losses - fitted.losses
         if float(worse.mean()) > float(worse.std()) / len(worse) ** 0.5:
@@ -109,18 +90,25 @@ class _Fitted:
 
     @staticmethod
     def of(
-        encoder: Encoder, crosses: list[Cross], train: Rows, valid: Rows, start: SparseLogisticRegression | None = None
+        encoder: Encoder, crosses: list[Cross], train: Ads, valid: Ads, start: SparseLogisticRegression | None = None
     ) -> _Fitted:
         cardinalities = [field.cardinality for field in (*encoder.fields, *(cross.field for cross in crosses))]
         model = SparseLogisticRegression(cardinalities, std=0.0)
         if start is not None:  # of fewer combinations
             model.bias.data.copy_(start.bias.data)
             model.table.weight.data[: len(start.table.weight)] = start.table.weight.data
-        ads, others = (rows.with_crosses(encoder, crosses) for rows in (train, valid))
+        ads, others = (_crossed(encoder, crosses, each) for each in (train, valid))
         fit_exact(model, ads, loss=LOSSES["log_loss"], l2=None, passes=SHORT)
         ctr = torch.sigmoid(logits_of(model, ads.features).double()).numpy()
         logits = logits_of(model, others.features).double()
         return _Fitted(crosses, model, ctr, cross_entropy(logits, others.labels, others.weights, "none"))
+
+
+def _crossed(encoder: Encoder, crosses: Sequence[Cross], ads: Ads) -> Ads:
+    """The ads with the ids of crosses after the plain ones."""
+    ids = ads.features.numpy()
+    more = [cross.table.ids(encoder.parts(ids, cross)) for cross in crosses]
+    return replace(ads, features=torch.from_numpy(np.vstack([ids.T, *more]).T.copy()))
 
 
 def _spec(encoder: Encoder, of: tuple[str, ...], groups: int | None = None, name: str | None = None) -> Cross:
@@ -181,10 +169,10 @@ def _untested(
 
 
 def _tested(
-    tests: Sequence[tuple[str, ...]], encoder: Encoder, train: Rows, fitted: _Fitted, random: np.random.Generator
+    tests: Sequence[tuple[str, ...]], encoder: Encoder, train: Ads, fitted: _Fitted, random: np.random.Generator
 ) -> list[tuple[str, ...]]:
     """The combinations that save most, of those that measurably save anything."""
-    labels, weights = train.ads.labels.numpy(), train.ads.weights
+    labels, weights = train.labels.numpy(), train.weights
     residuals = labels - fitted.ctr
     variances = fitted.ctr * (1 - fitted.ctr)
     if weights is not None:  # clicks and other ads may count differently
@@ -197,7 +185,7 @@ def _tested(
         cross = _spec(encoder, of)
         if np.prod([float(size) for size in cross.sizes]) > LARGEST:
             continue
-        cells = cross.table.keys(encoder.parts(train.ids, cross))
+        cells = cross.table.keys(encoder.parts(train.features.numpy(), cross))
         rows: Any = slice(None)
         if cells.ndim > 1:  # one for each value of a bag
             rows, cells = np.nonzero(cells >= 0)[1], cells[cells >= 0]

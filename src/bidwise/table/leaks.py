@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.columns import KINDS, Categorical, Column, Encoder, Numeric, count_ids
+from bidwise.data.columns import KINDS, Categorical, Column, Encoder, Numeric
 from bidwise.evaluation.auc import auc
 from bidwise.models.bags import shares
 from bidwise.values import FIRST, MISSING
@@ -96,10 +96,8 @@ def find_leaks(
 
 def _counts(ids: NDArray[np.int32], clicks: NDArray[Any], values: int) -> NDArray[np.float64]:
     """Ads and clicks of every value; of a bag's, shares of them."""
-    totals, share = np.zeros((2, values)), _shares(ids)
-    for total, each in zip(totals, (share, share * clicks[:, None]), strict=True):
-        count_ids(total, ids.ravel(), each.ravel())
-    return totals
+    share = _shares(ids)
+    return np.array([np.bincount(ids.ravel(), x.ravel(), values) for x in (share, share * clicks[:, None])])
 
 
 def _telling(column: Categorical | Numeric, counts: NDArray[np.float64]) -> Telling | None:

@@ -184,11 +184,6 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
     check_process()
     check_on_disk("run", run, "a folder", "copy it first")
     folder = Path(run)
-    if not folder.is_dir():
-        raise InputError(
-            f"must be a folder of bidwise train, found {'a file' if folder.exists() else 'no folder'} at {folder}",
-            argument="run",
-        )
     check_files(folder, MODEL_FILES)
     said, path = read_object(folder / "model.json"), folder / "model.json"
     if (said.get("format"), said.get("version")) != (ModelFile.format, ModelFile.version):

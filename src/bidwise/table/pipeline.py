@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import time
@@ -15,19 +14,19 @@ from typing import Any
 
 import polars as pl
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bidwise import distributed
-from bidwise.checks import InputError
+from bidwise.checks import InputError, derived_seed
 from bidwise.data.ads import Ads
 from bidwise.data.columns import ENCODER_FILES
 from bidwise.data.splits import halves
-from bidwise.data.store import SPLITS, Store, spans
+from bidwise.data.store import SPLITS, Store
 from bidwise.data.table_files import Table
-from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
+from bidwise.losses.api import cross_entropy
 from bidwise.run_folder import (
     CHECKSUMS,
     environment,
@@ -37,25 +36,23 @@ from bidwise.run_folder import (
     write_checksums,
     write_json,
     write_result,
-    write_text,
 )
 from bidwise.study.compare import Power, choose, power
-from bidwise.study.recipe import BASELINE, SOLVED, Recipe
-from bidwise.study.search import Search, budget, name_of, searched
+from bidwise.study.recipe import BASELINE, SOLVED
+from bidwise.study.search import Search, budget, searched
 from bidwise.study.served import Served, numbers, trained
 from bidwise.table.config import AUTO, Config, nested, option_key, read_config, resolved
-from bidwise.table.importance import importance
 from bidwise.table.model import MODEL_FILES, ModelFile, members_of
 from bidwise.table.plan import candidates, recipes
-from bidwise.table.prepare import PREVIOUS, Prepared, is_store, prepare, write_parquet
+from bidwise.table.prepare import PREVIOUS, TEST, Prepared, prepare, write_parquet
 from bidwise.table.refresh import STATE, Previous, state_of
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
-from bidwise.training.validation import logits_across, predict
+from bidwise.training.validation import logits_across, logits_of, predict
 from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
-EARLY = "early"  # in a run folder, while it lasts: the first model that was trained in full
 REGRESSION = "regression"  # a solved logistic regression, a reference of the test
+SHUFFLED = 50_000  # test ads, at most, that columns are shuffled in
 TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
 
 
@@ -76,7 +73,6 @@ def train(
     Args:
         table: Parquet, CSV or TSV file, folder or pattern of such files, URL, polars or pandas frame, or mapping of
             columns; one row per logged ad. By default the one that the configuration names. It may exceed the memory.
-            Or a folder with a prepared store, ``RUN/store``, which is used unchanged.
         out: run folder; the same call resumes an earlier one that was cut off.
         config: a :class:`Config`, or the TOML file of one.
         continue_from: folder of a finished run, to continue with these rows: its encoder, weights, optimizer and
@@ -107,46 +103,23 @@ def train(
         sections = Previous.read(continue_from).sections()
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
-        if is_store(table):
-            sections, table = {**sections, "data": _roles(Store(table), values)}, Path(table).absolute()
         values["data.table"] = str(table)
-    merged = resolved(sections, values, settings)
-    if table is None and merged.data.table is None:
+    asked = resolved(sections, values, settings)
+    table = asked.data.table if table is None else table
+    if table is None:
         raise InputError(f"{config or 'table'} must name the table to train on, found no table in [data]")
-    return run(merged.data.table if table is None else table, merged, out, device, progress, opened)
-
-
-def _roles(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The section [data] of a prepared store, which options cannot change."""
-    fixed = [key for key in values if key.startswith("data.") and key not in ("data.table", "data.keep")]
-    if fixed:
-        words = f"is fixed in the prepared store {store.folder}, found {values[fixed[0]]!r}; remove it"
-        raise InputError(words, argument=fixed[0].removeprefix("data."))
-    known = store.schema.get("config", {})
-    return nested({key: value for key, value in known.items() if key.startswith("data.")})["data"]
-
-
-def run(
-    table: Table,
-    config: Config,
-    out: str | Path,
-    device: str = "cpu",
-    progress: Progress | None = None,
-    opened: Callable[[Prepared], None] | None = None,
-) -> TrainResult:
-    """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
     started = time.monotonic()
     show = progress or (lambda work, done, detail="": None)
-    previous = None if config.train.continue_from is None else Previous.read(config.train.continue_from)
+    previous = None if asked.train.continue_from is None else Previous.read(asked.train.continue_from)
     if previous is not None:
-        previous.continued(next(iter(recipes(config, candidates(config)[0]).values())))
+        previous.continued(next(iter(recipes(asked, candidates(asked)[0]).values())))
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
-        distributed.first(lambda: prepare(table, config, out, previous=previous, progress=show))
+        distributed.first(lambda: prepare(table, asked, out, previous=previous, progress=show))
         here, there = f"rank {distributed.rank()} on {platform.node()}", Path(out).absolute()
         unseen = f"out must be a folder that all ranks see, found that {here} does not see {there}"
         distributed.agree(None if (Path(out) / "config.toml").is_file() else unseen)
-        prepared = Prepared(Path(out), config)
+        prepared = Prepared(Path(out), asked)
         if opened is not None:
             opened(prepared)
         whole = [(prepared.folder / name).exists() for name in (CHECKSUMS, "result.json", "model.pt", "model.json")]
@@ -154,8 +127,8 @@ def run(
             return read_result(prepared.folder, TrainResult)
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
-        if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
-            choosing, held_out = halves(valid, config.train.seed)
+        if asked.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
+            choosing, held_out = halves(valid, asked.train.seed)
         models, search, told_apart = _trained(prepared, previous, choosing, held_out, device, show)
 
         result = distributed.first(lambda: _result(prepared, models, valid, held_out, show), tell=True)
@@ -218,16 +191,22 @@ def _trained(
     Candidates of recipe auto are trained only if the ads that choose among them could detect a gain, as far as the
     two best settings of the search tell.
     """
-    config, ads, fits = prepared.planned, prepared.store.ads("train"), prepared.folder / "fits"
+    config, ads, fits = prepared.config, prepared.store.ads("train"), prepared.folder / "fits"
     tried = candidates(config, len(ads))
     many = len(tried) > 1
-    plan = recipes(config, tried[0], len(ads), searched=many)
-    leading: list[str] = []  # the best model of the search so far
-    step = _steps(plan, tried, show, leading)
+    plan = recipes(config, tried[0], searched=many)
 
-    def early(served: Served, value: float) -> None:
-        leading[:] = [f"best so far: {name_of(served.recipe)}, validation {config.train.metric} {value:.5g}"]
-        distributed.first(partial(_write_early, prepared, served))
+    def step(name: str) -> Show:
+        at, epochs = list(plan).index(name), plan[name].epochs
+
+        def report(share: float) -> None:
+            detail = f"model {at + 1} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
+            if many and name == BASELINE:
+                detail = f"searching among {len(tried)} settings"
+            show("training", (at + share) / len(plan), detail)
+
+        report(0.0)
+        return report
 
     shared: dict[str, Any] = {"ads": ads, "valid": valid, "cardinalities": prepared.store.cardinalities}
     shared["plain"] = prepared.plain
@@ -239,14 +218,16 @@ def _trained(
         # settings by all validation ads: this can only favour the baseline, which recipes have to beat
         judge = None if held_out is None else prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         limit = config.train.budget_seconds or budget(len(ads), prepared.plain or len(prepared.store.fields))
-        found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE), best=early)
+        found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE))
         search, (models[BASELINE], *others) = found
-        plan = recipes(config, models[BASELINE].recipe, len(ads), searched=True)
+        plan = recipes(config, models[BASELINE].recipe, searched=True)
         if config.train.recipe == AUTO and models[BASELINE].recipe.solved:
             plan = {BASELINE: models[BASELINE].recipe}  # members of an ensemble would all be the same
         if held_out is not None and others:
             told_apart = distributed.first(partial(_power, config, models[BASELINE], others[0], held_out), tell=True)
-    plan = plan if previous is None else {name: previous.continued(recipe) for name, recipe in plan.items()}
+    if previous is not None and prepared.facts.refresh is not None:
+        l2 = prepared.facts.refresh.l2 if config.train.l2 is None else config.train.l2
+        plan = {name: previous.continued(replace(recipe, l2=l2)) for name, recipe in plan.items()}
     for name, recipe in plan.items():
         if name in models or (told_apart is not None and not told_apart.enough):
             continue
@@ -269,30 +250,6 @@ def _trained(
     return models, search, told_apart
 
 
-def _steps(
-    plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress, leading: Sequence[str]
-) -> Callable[[str], Show]:
-    """How far all trainings are together, for each of them; during the search also the model that leads."""
-    many = len(tried) > 1
-    amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
-    amounts |= {BASELINE: sum(recipe.epochs for recipe in tried) / 2} if many else {}
-
-    def step(name: str) -> Show:
-        at = list(plan).index(name)
-        before, total, epochs = sum(list(amounts.values())[:at]), sum(amounts.values()), plan[name].epochs
-
-        def report(share: float) -> None:
-            detail = f"model {at + 1} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
-            if many and name == BASELINE:
-                detail = "; ".join([f"searching among {len(tried)} settings", *leading])
-            show("training", (before + share * amounts[name]) / total, detail)
-
-        report(0.0)
-        return report
-
-    return step
-
-
 def _power(config: Config, baseline: Served, second: Served, ads: Ads) -> Power:
     mine, other = (_metrics(each.model, ads, config).per_unit for each in (baseline, second))
     return power(mine, other, len(config.train.contestants))
@@ -313,11 +270,9 @@ def _result(
     chosen = config.train.name if held_out is None else BASELINE
     if held_out is not None and models.keys() >= set(config.train.contestants):
         compared = (BASELINE, *config.train.contestants)
-        show("comparing", 0.0)
         seen = {name: _metrics(models[name].model, held_out, config).per_unit for name in compared}
         choice = choose(seen, BASELINE, unit=facts.mean_bid)
         chosen = choice.chosen
-        show("comparing", 1.0)
     model = models[chosen].model
     return TrainResult(
         config=config.flat(),
@@ -333,13 +288,23 @@ def _result(
     )
 
 
-def _importance(prepared: Prepared, model: nn.Module) -> tuple[Comparison, ...]:
-    store, encoder = prepared.store, prepared.encoder
-    ads = store.ads("test", auction_size=prepared.facts.auction_size)
-    names = [field.name for field in store.fields][: prepared.plain]
-    columns = dict(zip(names, spans([field.slots for field in store.fields]), strict=False))  # crosses come last
-    units = lambda model, ads: _metrics(model, ads, prepared.config).per_unit  # noqa: E731
-    return importance(model, ads, columns, units, prepared.config.train.seed, encoder.crossed)
+def _importance(prepared: Prepared, model: nn.Module) -> dict[str, float]:
+    """The rise of the log loss when one column after the other is shuffled in test ads; those that matter most first.
+    Of two redundant columns, each may seem to matter little."""
+    ads, encoder = prepared.store.ads("test"), prepared.encoder
+    ads = ads.take(slice(0, SHUFFLED))
+
+    def loss(features: Tensor) -> float:
+        return float(cross_entropy(logits_of(model, features).double().cpu(), ads.labels, ads.weights, "mean"))
+
+    intact, rises = loss(ads.features), dict[str, float]()
+    for at, (name, span) in enumerate(zip(encoder.names, encoder.spans, strict=False)):  # crosses come last
+        seed = derived_seed(prepared.config.train.seed, "shuffled", at)
+        order = torch.randperm(len(ads), generator=torch.Generator().manual_seed(seed))
+        features = ads.features.clone()
+        features[:, span] = features[order, span]
+        rises[name] = loss(torch.from_numpy(encoder.crossed(features.numpy()))) - intact
+    return dict(sorted(rises.items(), key=lambda each: -each[1]))
 
 
 def _fit_result(served: Served, metric: str) -> FitResult:
@@ -353,7 +318,7 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
     """All models on the test rows, predictions as a table and `bidwise.evaluate` on it."""
     path, config, ads = prepared.folder / "test.parquet", prepared.config, prepared.store.ads("test")
     ctr = [pl.Series(name, numbers(predict(each.model, ads))) for name, each in models.items()]
-    table = prepared.test_ads().with_columns(ctr)
+    table = pl.read_parquet(prepared.store.folder / TEST).with_columns(ctr)
     write_parquet(path, table)
     roles: dict[str, Any] = {role: role for role in TEST_ROLES if role in table.columns}
     names = [*(name for name in (PREVIOUS, TEACHER) if name in table.columns), *models]
@@ -373,46 +338,22 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
 
 
 def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served, made: dict[str, Any]) -> None:
-    """The files of a run folder: the chosen model as ``bidwise predict`` reads it, the result, the checksums."""
+    """The files of a run folder: the chosen model as :func:`bidwise.load` reads it, the result, the checksums."""
     from bidwise.report import write_page
 
-    folder, metric = prepared.folder, result.settings.train.metric
-    _write_model(folder, prepared, store, result.chosen, served)
-    save(folder / STATE, [state_of(fit) for fit in served.fits])
-    lines = [
-        json.dumps({"loss_function": loss, "epoch": each.epoch, "loss": each.loss, metric: each.value}) + "\n"
-        for loss, fit in result.fits.items()
-        for each in fit.history
-    ]
-    write_text(folder / "metrics.jsonl", "".join(lines))
-    write_json(folder / "environment.json", made)
-    write_page(result, folder)
-    write_result(folder, result)
-    shutil.rmtree(folder / EARLY, ignore_errors=True)
-    write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))
-
-
-def _write_model(folder: Path, prepared: Prepared, store: Store, name: str, served: Served) -> None:
-    """The files that :func:`bidwise.load` reads, next to the configuration and the checksums."""
+    folder = prepared.folder
     for file in ENCODER_FILES:
-        if (store.folder / file).is_file():
-            shutil.copyfile(store.folder / file, folder / file)
+        shutil.copyfile(store.folder / file, folder / file)
     save(folder / "model.pt", {key: tensor.cpu() for key, tensor in served.model.state_dict().items()})
     about = ModelFile(
-        recipe=name,
+        recipe=result.chosen,
         loss=served.recipe.loss,
         members=members_of(served.recipe, len(store.fields), prepared.plain),
         cardinalities=tuple(store.cardinalities),
     )
     write_json(folder / "model.json", about)
-
-
-def _write_early(prepared: Prepared, served: Served) -> None:
-    """A folder for `bidwise predict` with the first model of a search, until the run ends."""
-    folder = prepared.folder / EARLY
-    if (folder / CHECKSUMS).exists():
-        return
-    folder.mkdir(exist_ok=True)
-    shutil.copyfile(prepared.folder / "config.toml", folder / "config.toml")
-    _write_model(folder, prepared, prepared.store, BASELINE, served)
-    write_checksums(folder, MODEL_FILES)
+    save(folder / STATE, [state_of(fit) for fit in served.fits])
+    write_json(folder / "environment.json", made)
+    write_page(result, folder)
+    write_result(folder, result)
+    write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))

@@ -9,7 +9,7 @@ from bidwise.losses.named import needs_teacher
 from bidwise.models import MODELS
 from bidwise.study.recipe import BASELINE, EXACT, ROUGHLY, Recipe
 from bidwise.study.search import settings
-from bidwise.table.config import DISTILLED, ENSEMBLE, REFRESHED, SINGLE, Config, ModelSettings
+from bidwise.table.config import DISTILLED, ENSEMBLE, REFRESHED, SINGLE, Config
 
 MEMBERS = 4  # of an ensemble
 PATIENCE = 2  # epochs, with a constant learning rate
@@ -19,7 +19,7 @@ OF_BATCHES = {"epochs", "batch_size", "learning_rate", "schedule", "patience", "
 NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options", "crosses", "beside")
 
 
-def candidates(config: Config, ads: int = ADS, model: ModelSettings | None = None) -> list[Recipe]:
+def candidates(config: Config, ads: int = ADS) -> list[Recipe]:
     """Recipes of the baseline: settings for so many ``ads``, with the configuration on top; one without a
     search.
 
@@ -28,7 +28,7 @@ def candidates(config: Config, ads: int = ADS, model: ModelSettings | None = Non
     >>> [(each.model, each.l2, each.loss) for each in candidates(config)]
     [('dcnv2', 0.5, 'log_loss')]
     """
-    model = model or config.model
+    model = config.model
     values = {f.name: getattr(config.train, f.name, None) for f in fields(Recipe) if f.name not in NOT_OF_ALL}
     own = {name: value for name, value in values.items() if value is not None}
     own |= {"embeddings": Recipe.embeddings} if own.keys() & OF_BATCHES else {}
@@ -53,7 +53,7 @@ def combines(config: Config) -> bool:
     return config.train.crosses and any(recipe.crosses and recipe.solved for recipe in candidates(config))
 
 
-def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool = False) -> dict[str, Recipe]:
+def recipes(config: Config, baseline: Recipe, *, searched: bool = False) -> dict[str, Recipe]:
     """The recipes to train, by name and in order: the baseline, if it was ``searched`` or is needed, then the others.
 
     A recipe with a ``teacher`` learns from the one of that name before it.
@@ -62,8 +62,7 @@ def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool 
     taught = BASELINE if config.data.teacher is None else None
 
     def of(loss: str, teacher: str | None = taught, members: int = 1) -> Recipe:
-        labels: dict[str, Any] = {"teacher": teacher, "click_share": train.click_share or 0.0}
-        more = labels if needs_teacher(loss) else {}
+        more: dict[str, Any] = {"teacher": teacher} if needs_teacher(loss) else {}
         return replace(baseline, loss=loss, members=members, lam=train.lam, sigma=train.sigma, **more)
 
     many = train.members or MEMBERS
@@ -74,10 +73,7 @@ def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool 
         one = of(str(train.loss))
         return found | {one.loss: one} if searched or one.teacher else {one.loss: one}
     if train.distils:
-        teacher = (
-            baseline if train.teacher_model is None else candidates(config, ads, ModelSettings(train.teacher_model))[0]
-        )
-        found[ENSEMBLE] = replace(teacher, members=many)
+        found[ENSEMBLE] = replace(baseline, members=many)
     if train.recipe == ENSEMBLE:
         found[ENSEMBLE] = of(str(train.loss), members=many)
     if train.recipe == DISTILLED:

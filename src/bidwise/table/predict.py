@@ -12,7 +12,7 @@ from polars.io.plugins import register_io_source
 
 from bidwise.checks import InputError
 from bidwise.data.table_files import Source, Table
-from bidwise.run_folder import named, whole_file
+from bidwise.run_folder import whole_file
 from bidwise.table.model import Drift, load, opened_as_in
 from bidwise.urls import check_on_disk
 from bidwise.workers import ahead, cores
@@ -88,7 +88,7 @@ def predict(
         if (separator := SINKS[target.suffix.lower()]) is None:
             _write_parquet(part, frames(), {**source.schema, column: pl.Float64()})
         else:
-            with named(part), part.open("wb") as file:
+            with part.open("wb") as file:
                 _write_text(file, frames(), source, separator)
         report()
     return done

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,16 @@ from numpy.typing import NDArray
 from bidwise.checks import InputError
 from bidwise.data.ad_table import auction_keys, checked_numbers, column_or_number, number_auctions
 from bidwise.data.ads import Ads
-from bidwise.data.columns import Column, Encoder, Learner, least_count
+from bidwise.data.columns import Encoder, Learner, least_count
 from bidwise.data.kinds import Facts, Seen
-from bidwise.data.splits import UNFINISHED, Split, auction_size, shown_times, split, times_of
+from bidwise.data.splits import Split, auction_size, shown_times, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.data.table_files import Block, Source, Table, open_table
-from bidwise.json_files import from_json, to_json
+from bidwise.json_files import from_json
 from bidwise.run_folder import to_toml, whole_file, write_text
 from bidwise.table.config import AUTO, FEATURES, Config, Data, nested, open_run
-from bidwise.table.crosses import ROWS, Rows, relearned, with_crosses
-from bidwise.table.leaks import Leaks, copies, find_leaks, row_hashes
+from bidwise.table.crosses import ROWS, relearned, with_crosses
+from bidwise.table.leaks import copies, find_leaks, row_hashes
 from bidwise.table.plan import combines
 from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
@@ -38,6 +37,7 @@ from bidwise.workers import Progress, ahead, cores
 ROLES = ("click", "bid", "teacher", "truth", "weight", "position")  # columns of numbers
 SAMPLE = 2**20  # training rows that bins, the median bid and leaks are taken from, evenly spaced
 _LABELS = ("clicks", "weights", "exposure")  # the input of a regression without bids
+_UNFINISHED = "unfinished"  # in a run folder, a store that is being made
 _STRETCH = 2**17  # rows per batch of crosses
 _FULL = "full"  # in the folder of a store, another one with all rows for training
 PREVIOUS = "previous"  # the model that a refresh continues from, among the models of the evaluation
@@ -52,11 +52,6 @@ def every(rows: int) -> int:
     return -(-rows // SAMPLE)
 
 
-def is_store(table: Table) -> bool:
-    """Whether a table is a folder with a prepared store."""
-    return isinstance(table, str | Path) and (Path(table) / SCHEMA).is_file()
-
-
 @dataclass(frozen=True)
 class Prepared:
     """A run folder that is ready to train in."""
@@ -67,8 +62,7 @@ class Prepared:
     @cached_property
     def store(self) -> Store:
         """The ads, split and encoded."""
-        own = self.folder / "store"
-        return Store(own if is_store(own) or self.config.data.table is None else self.config.data.table)
+        return Store(self.folder / "store")
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -83,40 +77,12 @@ class Prepared:
     @cached_property
     def full(self) -> Store | None:
         """All rows for training, if the chosen recipe is to be trained again on them."""
-        folder = self.store.folder / _FULL
-        return Store(folder) if self.config.train.refit and is_store(folder) else None
-
-    @cached_property
-    def planned(self) -> Config:
-        """The configuration, with the L2 penalty of a refresh if none is given."""
-        refresh, train = self.facts.refresh, self.config.train
-        if refresh is None or train.l2 is not None:
-            return self.config
-        return replace(self.config, train=replace(train, l2=refresh.l2))
+        return Store(self.store.folder / _FULL) if self.config.train.refit else None
 
     @cached_property
     def facts(self) -> TableFacts:
         """Facts of the table, stored in the schema."""
-        if "table" not in self.store.schema:
-            raise InputError(f"must be a store of bidwise train, RUN/store, found {self.store.folder}", "table")
         return from_json(TableFacts, self.store.schema["table"], str(self.store.folder / SCHEMA))
-
-    def test_ads(self) -> pl.DataFrame:
-        """The test ads as `evaluate` takes them, without predictions of models of this run."""
-        return pl.read_parquet(self.store.folder / TEST)
-
-    def has_rows(self, source: Source) -> bool:
-        """Whether there is a store of this table; one of other options, which began no training, is of no use."""
-        if not is_store(self.folder / "store"):
-            return False
-        same, began = source.fingerprint() == self.facts.fingerprint, (self.folder / "config.toml").exists()
-        if began and not same:
-            raise InputError(
-                f"must be a new folder or one of the same table, found {self.folder}, which began with other rows than "
-                f"{source.name} has now; choose another folder, or delete that one",
-                argument="out",
-            )
-        return began or (same and self.store.schema["config"] == _encoding(self.config))
 
 
 def prepare(
@@ -130,41 +96,28 @@ def prepare(
     """Check the table, decide the types of its columns, split it, and write a store to ``out``.
 
     Columns with a role are in memory, about 49 bytes a row, all others in blocks. A table that cannot be used leaves
-    nothing; a store that is there already is used. A table that is a store is not prepared again. Columns, bins, ids
-    and units of bids come from the ``previous`` run if this one continues it.
+    nothing; a store that is there already is used. Columns, bins, ids and units of bids come from the ``previous`` run
+    if this one continues it.
     """
     show: Progress = progress or (lambda work, done, detail="": None)
     folder = open_run(out, config)
     show("reading", 0.0)
-    for left in folder.glob(f"{UNFINISHED}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    if is_store(table) and previous is not None:
-        words = "must have a table of new rows, found a prepared store, which has ids of its own"
-        raise InputError(words, argument="continue_from")
-    if not is_store(table):
-        source = open_table(table, separator=config.data.separator, header=config.data.header)
-        if source.reads(folder):
-            words = f"must be outside of the folder that is read, or its files be part of the table, found {folder}"
-            raise InputError(words, argument="out")
-        if not Prepared(folder, config).has_rows(source):
-            _build(source, config, folder, previous, show)
+    source = open_table(table, separator=config.data.separator, header=config.data.header)
+    if source.reads(folder):
+        words = f"must be outside of the folder that is read, or its files be part of the table, found {folder}"
+        raise InputError(words, argument="out")
     prepared = Prepared(folder, config)
-    facts = prepared.facts
-    Leaks(facts.leaks, facts.telling, facts.certain).stop(config.data.keep)
-    if not (folder / "config.toml").exists():
+    if not (folder / "config.toml").exists() or not (folder / "store" / SCHEMA).is_file():
+        _build(source, config, folder, previous, show)
         write_text(folder / "config.toml", to_toml(nested(config.flat())))
+    elif source.fingerprint() != prepared.facts.fingerprint:
+        raise InputError(
+            f"must be a new folder or one of the same table, found {folder}, which began with other rows than "
+            f"{source.name} has now; choose another folder, or delete that one",
+            argument="out",
+        )
     show("reading", 1.0)
     return prepared
-
-
-def _encoding(config: Config) -> dict[str, Any]:
-    """The settings that a store depends on."""
-    values = {key: value for key, value in config.flat().items() if key.startswith("data.")}
-    return {k: x for k, x in values.items() if k not in ("data.table", "data.keep")} | {
-        "train.seed": config.train.seed,
-        "train.refit": config.train.refit,
-        "train.crosses": combines(config),
-    }
 
 
 def _build(source: Source, config: Config, folder: Path, previous: Previous | None, show: Progress) -> None:
@@ -174,11 +127,11 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
         previous.check_data(config.data)
     named = [column for option in (*FEATURES, "keep") for column in getattr(data, option)]
     check_columns([*(column for _, column in data.roles), *named], source.columns, source.name)
-    work = folder / UNFINISHED
+    work = folder / _UNFINISHED
+    shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     try:
         work.mkdir(parents=True)
-        source = source.local(work)
-        _fill(work / "store", source, data, config, previous, show)
+        _fill(work / "store", source.local(work), data, config, previous, show)
         shutil.rmtree(folder / "store", ignore_errors=True)
         (work / "store").rename(folder / "store")
     finally:
@@ -187,7 +140,8 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
 
 def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress) -> None:
     """Three passes: roles and facts of all rows, vocabularies of training rows, ids."""
-    name, facts = source.name, Facts(source, bags=_bags(data, previous))
+    bags = dict.fromkeys(data.bag, data.bag_separator) if previous is None else previous.bags
+    name, facts = source.name, Facts(source, bags=bags)
     known, hashes = list[dict[str, Any]](), list[NDArray[np.uint64]]()
     for block, (seen, roles, row_hash) in _passed(source, None, partial(_checked, data, facts)):
         facts.add(seen)
@@ -199,7 +153,8 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     fingerprint = source.fingerprint()
     if previous is not None and fingerprint == previous.facts.fingerprint:
         raise InputError(f"must have new rows, found in {name} the rows of the run to continue", argument="table")
-    columns = _decided(facts, data, previous)
+    given = {kind: getattr(data, kind) for kind in ("numeric", "categorical", "ignore")}
+    columns = facts.columns(data.roles, **given, previous=None if previous is None else previous.model.encoder)
     show("reading", 0.3, "splitting")
     parts = rows.split(config.train.seed, name)
     sizes = {part: len(each.rows) for part, each in parts.items()}
@@ -210,7 +165,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     place[np.concatenate([each.rows for each in parts.values()])] = np.arange(facts.rows)
 
     step, count = every(sizes["train"]), facts.rows if config.train.refit else 0  # rows that the second one learns from
-    learners = [(Learner(columns, bags=_bags(data, previous)), size) for size in (sizes["train"], count) if size]
+    learners = [(Learner(columns), size) for size in (sizes["train"], count) if size]
     for block, counted in _passed(source, learners[0][0].names, partial(_counted, learners, place, step)):
         for (learner, _), counts in zip(learners, counted, strict=True):
             learner.add(counts)
@@ -233,16 +188,20 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
                 writer.column(part, column)[:] = values
             if each.offsets is not None:
                 writer.column(part, "offsets", length=len(each.offsets))[:] = each.offsets
-    leak_encoder = encoders[0]
-    if combines(config) and previous is None:
-        crosses = _combined(store, encoders[0], min_count, show).crosses
-        encoders = [
-            relearned(encoder, crosses, writer.written("train", "features"), min_count)
-            for writer, encoder in zip(stores, encoders, strict=True)
-        ]
-    show("reading", 0.92, "looking for leaks")
+    show("reading", 0.8, "looking for leaks")
     sample = ((store.written(part, x)[:: every(sizes[part])] for x in ("features", "clicks")) for part in SPLITS[:2])
-    leaks = find_leaks(leak_encoder, *(values for part in sample for values in part))
+    leaks = find_leaks(encoders[0], *(values for part in sample for values in part))
+    leaks.stop(data.keep)
+    refresh = None
+    if previous is not None:
+        refresh = previous.refreshed(encoders[0], store.written("train", "features"), count)
+    elif combines(config):
+        show("reading", 0.85, "looking for combinations of columns")
+        train, valid = (_sampled(store, part, rows, parts[part].rows) for part in SPLITS[:2])
+        crosses = with_crosses(encoders[0], train, valid, min_count).crosses
+        for at, writer in enumerate(stores):
+            encoders[at] = relearned(encoders[at], crosses, writer.written("train", "features"), min_count)
+            _widen(writer, encoders[at])
     table = TableFacts(
         fingerprint=fingerprint,
         columns=tuple(columns),
@@ -255,28 +214,20 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
         capped_bids=int((rows["bid"] > rows.bid_cap).sum()),
         largest_bid=float(rows["bid"].max()),
         equal_bids=data.bid is None,
-        cut=None if rows.times is None else _on_both_sides(parts, rows.order),
         leaks=leaks.areas,
         telling=leaks.values,
         certain=leaks.certain,
         duplicates=copies(np.concatenate(hashes)),
         sampled=None if step == 1 else -(-sizes["train"] // step),
-        refresh=None
-        if previous is None
-        else previous.refreshed(encoders[0], store.written("train", "features"), count),
+        refresh=refresh,
     )
-    if combines(config) and previous is None:
-        for writer, encoder in zip(stores, encoders, strict=True):
-            _widen(writer, encoder)
     test = rows.test_ads(parts["test"])
     if previous is not None:
         test = test.with_columns(pl.Series(PREVIOUS, previous.ctr(encoders[0], store.written("test", "features"))))
     write_parquet(folder / TEST, test)
-    show("reading", 0.96, "checksums")
-    about = {"rows": facts.rows, "config": _encoding(config), "table": to_json(table)}
-    for writer, encoder in reversed(list(zip(stores, encoders, strict=True))):
+    for writer, encoder in zip(stores, encoders, strict=True):
         encoder.write(writer.folder)
-        writer.finish(fields=encoder.fields, about=about)
+        writer.finish(fields=encoder.fields, about={"table": table})
 
 
 def _passed(source: Source, columns: list[str] | None, work: Any) -> Iterator[tuple[Block, Any]]:
@@ -287,17 +238,6 @@ def _passed(source: Source, columns: list[str] | None, work: Any) -> Iterator[tu
 
     blocks = source.blocks(None if source.text or columns is None else columns)
     yield from ahead(both, blocks, min(cores(), THREADS))
-
-
-def _bags(data: Data, previous: Previous | None) -> dict[str, str]:
-    """Columns of text with several values in a cell, and the separator between them."""
-    return dict.fromkeys(data.bag, data.bag_separator) if previous is None else previous.bags
-
-
-def _decided(facts: Facts, data: Data, previous: Previous | None) -> list[Column]:
-    encoder = None if previous is None else previous.model.encoder
-    named = {kind: getattr(data, kind) for kind in ("numeric", "categorical", "ignore")}
-    return facts.columns(data.roles, **named, previous=encoder)
 
 
 def _checked(data: Data, facts: Facts, block: Block) -> tuple[list[Seen], dict[str, Any], NDArray[np.uint64]]:
@@ -352,28 +292,20 @@ def _write_features(
         show("reading", 0.6 + 0.2 * block.share, "writing ids")
 
 
-def _combined(store: StoreWriter, plain: Encoder, min_count: int, show: Progress) -> Encoder:
-    """The encoder with combinations of columns, found on a sample of the training rows and kept by validation rows."""
-
-    def rows(part: str) -> Rows:
-        some = slice(None, None, -(-store.splits[part] // ROWS))
-        columns = {name: store.written(part, name)[some] for name in ("features", *store.names(part, *_LABELS))}
-        ids = np.array(columns.pop("features"))
-        tensors: dict[str, Any] = {
-            name: torch.from_numpy(values.astype(np.float32)) for name, values in columns.items()
-        }
-        return Rows.of(Ads(torch.from_numpy(ids), bids=torch.ones(len(ids)), **tensors))
-
-    def progress(share: float) -> None:
-        show("reading", 0.8 + 0.1 * share, "looking for combinations of columns")
-
-    return with_crosses(plain, rows("train"), rows("valid"), min_count, progress)
+def _sampled(store: StoreWriter, part: str, rows: _Rows, which: NDArray[np.int64]) -> Ads:
+    """A sample of the rows of a part, with ids of plain columns."""
+    step = -(-len(which) // ROWS)
+    features = np.array(store.written(part, "features")[::step])
+    columns = {name: values for name, values in rows.stored(which[::step]).items() if name in _LABELS}
+    labels: dict[str, Any] = {name: torch.from_numpy(values.astype(np.float32)) for name, values in columns.items()}
+    return Ads(torch.from_numpy(features), bids=torch.ones(len(features)), **labels)
 
 
 def _widen(store: StoreWriter, encoder: Encoder) -> None:
     """Ids of crosses next to the ids of plain columns."""
     for part in SPLITS:
-        plain, features = store.widened(part, "features", encoder.width)
+        plain = store.written(part, "features")
+        features = store.column(part, "features", width=encoder.width)
         for start in range(0, len(plain), _STRETCH):
             some = slice(start, start + _STRETCH)
             ids = np.zeros((len(plain[some]), encoder.width), np.int32)
@@ -492,11 +424,3 @@ def _split_facts(part: Split, rows: _Rows) -> SplitFacts:
         first, last = shown_times(rows.times.gather(ends)).to_list()
     auctions = None if part.offsets is None else len(part.offsets) - 1
     return SplitFacts(len(part.rows), float(rows["click"][part.rows].mean()), auctions, first, last)
-
-
-def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
-    """The units that a cut in time splits: auctions, placed by their oldest ads, or times."""
-    edges = [(times[parts[before].rows].max(), times[parts[after].rows].min()) for before, after in pairwise(SPLITS)]
-    if any(before > after for before, after in edges):
-        return "auctions"
-    return "time" if any(before == after for before, after in edges) else None

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.columns import Bag, Encoder, count_ids
+from bidwise.data.columns import Bag, Encoder
 from bidwise.data.store import Store
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.widening import Prior, widened, widened_adam, widened_prior
@@ -115,13 +115,6 @@ class Previous:
                 raise InputError(
                     f"cannot be changed with --continue, found {getattr(data, option)!r}: {fix}", argument=option
                 )
-        for role, column in data.roles:
-            if column in self.model.encoder.names and (role, column) not in known.roles:
-                raise InputError(
-                    f"must be a column that the previous run did not learn from, found {column!r}; train from scratch "
-                    "in a new folder",
-                    argument=role,
-                )
 
     @property
     def bags(self) -> dict[str, str]:
@@ -177,7 +170,7 @@ class Previous:
                 known = widened_prior(model, Prior(**state), before)
             elif isinstance(state, dict):
                 known = widened_adam(model, state, before, shares)
-            starts.append(Start(widened(model, member.state_dict(), before), known))
+            starts.append((widened(model, member.state_dict(), before), known))
         return starts
 
 
@@ -194,7 +187,7 @@ def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.in
     for start in range(0, len(features), _AT_ONCE):
         for at, total in zip(encoder.spans, totals, strict=True):
             ids = np.sort(features[start : start + _AT_ONCE, at], axis=1)
-            count_ids(total, ids[np.diff(ids, axis=1, prepend=-1) > 0])
+            total += np.bincount(ids[np.diff(ids, axis=1, prepend=-1) > 0], minlength=len(total))
     return totals
 
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import bidwise
 from bidwise.data.columns import Column
-from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.study.compare import Choice, Power
@@ -57,7 +56,6 @@ class TableFacts:
     capped_bids: int = 0  # bids above it
     largest_bid: float = math.nan
     equal_bids: bool = False  # no column of bids: all ads bid the same
-    cut: str | None = None  # of a split by time: "auctions" that last beyond it, or ads of one "time" on both sides
     leaks: dict[str, float]  # columns that predict the click by themselves, with their AUC
     telling: dict[str, Telling] = field(default_factory=dict)  # and others with a value that does
     certain: tuple[str, ...] = ()  # of both, those that training stops for
@@ -129,8 +127,8 @@ class TrainResult:
     chosen: str
     validation: Scores  # of the chosen model, on all validation auctions
     evaluation: Evaluation  # of test ads, without curves
+    importance: dict[str, float]  # rise of the log loss when a column is shuffled in test ads, the largest first
     refit: int | None = None  # ads that the served model was trained on once more; None: the tested one is served
-    importance: tuple[Comparison, ...] = ()  # of each column, shuffled in the test ads, see `importance`
     version: str = bidwise.__version__
 
     @property
