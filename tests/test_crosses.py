@@ -192,10 +192,18 @@ def test_a_refresh_keeps_combinations_and_what_is_known(run, tmp_path):
     assert after < before
 
 
-def test_a_default_run_resumes_and_can_be_repeated_from_its_files(tmp_path):
+def test_a_default_run_has_an_early_model_resumes_and_can_be_repeated_from_its_files(tmp_path):
     rows, options = table(3_000), {"click": "click", "bid": "bid", "budget_seconds": 1.0}
-    first = bidwise.train(rows, out=tmp_path / "run", **options)
+    early = []
+
+    def predicted(work, done, detail=""):
+        if not early and "best so far: logistic_regression, validation log_loss 0." in detail:
+            early.append(bidwise.load(tmp_path / "run" / "early").predict(rows))
+
+    first = bidwise.train(rows, out=tmp_path / "run", **options, progress=predicted)
     assert first.search is not None
+    assert np.corrcoef(early[0], bidwise.load(tmp_path / "run").predict(rows))[0, 1] > 0.9
+    assert not (tmp_path / "run" / "early").exists()
     (tmp_path / "run" / "model.pt").unlink()
     again = bidwise.train(rows, out=tmp_path / "run", **options)
     assert again.evaluation.models == first.evaluation.models

@@ -227,6 +227,11 @@ def test_sampled_negatives_leave_predictions_on_the_true_scale(tmp_path):
     assert means["ignored"] > 1.8 * full["truth"].mean()
     metrics = read_result(tmp_path / "told", TrainResult).evaluation.models["log_loss"]
     assert metrics.predicted_over_observed == pytest.approx(1, abs=0.2)
+    test = pl.read_parquet(tmp_path / "told" / "test.parquet")
+    assert test.group_by("click").agg(pl.col("weight").unique()).sort("click")["weight"].to_list() == [[5.0], [1.0]]
+    twice = kept.with_columns(w=pl.when(pl.col("click") == 1).then(1.0).otherwise(5.0))
+    with pytest.raises(bidwise.InputError, match="sampling_rate is corrected for already by column 'w'"):
+        train(twice, out=tmp_path / "twice", **ROLES, **told, sampling_rate=0.2, weight="w")
 
 
 def test_weights_decide_between_ads_that_look_alike(tmp_path):

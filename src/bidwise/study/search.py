@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -152,6 +152,7 @@ def searched(
     out: Path | None = None,
     plain: int | None = None,
     show: Show = lambda share: None,
+    best: Callable[[Served, float], None] = lambda served, value: None,
     **options: Any,
 ) -> tuple[Search, list[Served]]:
     """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, by
@@ -160,7 +161,7 @@ def searched(
 
     Networks are compared only with networks until one is trained in full. Few validation clicks would choose by
     chance: with fewer than `FEW` the regression is chosen, and with fewer than `SOME` the mean of it and the network,
-    unless another is better by two standard errors.
+    unless another is better by two standard errors; so much better a network must always be than that mean.
 
     Args:
         limit: estimated seconds of CPU; networks that do not fit are not trained.
@@ -168,6 +169,7 @@ def searched(
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
         out: folder of the run folders of all attempts; an interrupted search resumes.
         plain: as in :func:`trained`.
+        best: called with the best model so far and its metric.
         options: of :func:`trained`: ``seed``, ``calibrate``.
     """
     judge = valid if judge is None else judge
@@ -190,8 +192,9 @@ def searched(
     attempts: list[Attempt] = []
     done = 0.0
 
-    def tried(number: int, recipe: Recipe, *, share: float = 1, known: Sequence[Fit] = ()) -> tuple[float, int, Served]:
-        """The value of a model, less is better, and the model."""
+    models: list[tuple[float, int, Served]] = []  # trained in full: less is better
+
+    def tried(number: int, recipe: Recipe, *, share: float = 1, known: Sequence[Fit] = ()) -> float:
         nonlocal done
         name, before, cost = f"search-{number}{'-short' * (share < 1)}", done, share * costs.get(number, 0.0)
 
@@ -203,24 +206,31 @@ def searched(
         done += cost
         progress(1.0)
         # as served, calibrated: a short training may have the right order and no scale yet
-        value = float(METRICS[metric].of(logits_across(served.model, judge.features), judge))
-        attempts.append(Attempt(number, recipe, part.epochs, value))
-        return sign * value, number, served
+        value = sign * float(METRICS[metric].of(logits_across(served.model, judge.features), judge))
+        attempts.append(Attempt(number, recipe, part.epochs, sign * value))
+        if share == 1:
+            models.append((value, number, served))
+            least, _, first = min(models, key=lambda each: each[:2])
+            best(first, sign * least)
+        return value
 
-    models = [tried(*each) for each in possible if each[1].solved]
+    for each in [each for each in possible if each[1].solved]:
+        tried(*each)
     regressions = sorted(models, key=lambda each: each[:2])
     if len(networks) > 1:
-        short = [tried(*each, share=SHORT)[0] for each in networks]
+        short = [tried(*each, share=SHORT) for each in networks]
         networks = [networks[at] for at in sorted(range(len(networks)), key=lambda at: short[at])]
-    models += [tried(*each) for each in networks[:finals]]
+    for each in networks[:finals]:
+        tried(*each)
     if networks and regressions:
         fits = (*models[len(regressions)][2].fits, *regressions[0][2].fits)
-        models.append(tried(len(recipes) + 1, replace(networks[0][1], beside=True), known=fits))
+        tried(len(recipes) + 1, replace(networks[0][1], beside=True), known=fits)
     models.sort(key=lambda each: each[:2])
     clicks = float(judge.clicks.sum())
     safe = [each for each in models if each[2].recipe.model == SIMPLEST or (clicks >= FEW and each[2].recipe.beside)]
     safe = sorted(safe, key=lambda each: not each[2].recipe.beside)[:1]
-    if safe and clicks < SOME and (clicks < FEW or _as_good(safe[0][2], models[0][2], judge)):
+    alone = not models[0][2].recipe.solved and not models[0][2].recipe.beside
+    if safe and (clicks < FEW or ((clicks < SOME or alone) and _as_good(safe[0][2], models[0][2], judge))):
         models = [*safe, *(each for each in models if each not in safe)]
     return Search(metric, tuple(attempts), models[0][1], round(total, 1), limit), [each[2] for each in models[:2]]
 

@@ -51,6 +51,7 @@ from bidwise.training.validation import logits_across, logits_of, predict
 from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
+EARLY = "early"  # in a run folder, while it lasts: the first model that was trained in full
 REGRESSION = "regression"  # a solved logistic regression, a reference of the test
 SHUFFLED = 50_000  # test ads, at most, that columns are shuffled in
 TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
@@ -195,6 +196,7 @@ def _trained(
     tried = candidates(config, len(ads))
     many = len(tried) > 1
     plan = recipes(config, tried[0], searched=many)
+    leading: list[str] = []  # the best model of the search so far
 
     def step(name: str) -> Show:
         at, epochs = list(plan).index(name), plan[name].epochs
@@ -202,11 +204,16 @@ def _trained(
         def report(share: float) -> None:
             detail = f"model {at + 1} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
             if many and name == BASELINE:
-                detail = f"searching among {len(tried)} settings"
+                detail = "; ".join([f"searching among {len(tried)} settings", *leading])
             show("training", (at + share) / len(plan), detail)
 
         report(0.0)
         return report
+
+    def early(served: Served, value: float) -> None:
+        name = served.recipe.model + " with a regression" * served.recipe.beside
+        leading[:] = [f"best so far: {name}, validation {config.train.metric} {value:.5g}"]
+        distributed.first(partial(_write_early, prepared, served))
 
     shared: dict[str, Any] = {"ads": ads, "valid": valid, "cardinalities": prepared.store.cardinalities}
     shared["plain"] = prepared.plain
@@ -218,7 +225,7 @@ def _trained(
         # settings by all validation ads: this can only favour the baseline, which recipes have to beat
         judge = None if held_out is None else prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         limit = config.train.budget_seconds or budget(len(ads), prepared.plain or len(prepared.store.fields))
-        found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE))
+        found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE), best=early)
         search, (models[BASELINE], *others) = found
         plan = recipes(config, models[BASELINE].recipe, searched=True)
         if config.train.recipe == AUTO and models[BASELINE].recipe.solved:
@@ -342,18 +349,34 @@ def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served
     from bidwise.report import write_page
 
     folder = prepared.folder
+    _write_model(folder, prepared, store, result.chosen, served)
+    save(folder / STATE, [state_of(fit) for fit in served.fits])
+    write_json(folder / "environment.json", made)
+    write_page(result, folder)
+    write_result(folder, result)
+    shutil.rmtree(folder / EARLY, ignore_errors=True)
+    write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))
+
+
+def _write_model(folder: Path, prepared: Prepared, store: Store, name: str, served: Served) -> None:
+    """The files that :func:`bidwise.load` reads, next to the configuration and the checksums."""
     for file in ENCODER_FILES:
         shutil.copyfile(store.folder / file, folder / file)
     save(folder / "model.pt", {key: tensor.cpu() for key, tensor in served.model.state_dict().items()})
     about = ModelFile(
-        recipe=result.chosen,
+        recipe=name,
         loss=served.recipe.loss,
         members=members_of(served.recipe, len(store.fields), prepared.plain),
         cardinalities=tuple(store.cardinalities),
     )
     write_json(folder / "model.json", about)
-    save(folder / STATE, [state_of(fit) for fit in served.fits])
-    write_json(folder / "environment.json", made)
-    write_page(result, folder)
-    write_result(folder, result)
-    write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))
+
+
+def _write_early(prepared: Prepared, served: Served) -> None:
+    """A folder for `bidwise predict` with the first model of a search, until the run ends."""
+    folder = prepared.folder / EARLY
+    if not (folder / CHECKSUMS).exists():
+        folder.mkdir(exist_ok=True)
+        shutil.copyfile(prepared.folder / "config.toml", folder / "config.toml")
+        _write_model(folder, prepared, prepared.store, BASELINE, served)
+        write_checksums(folder, MODEL_FILES)

@@ -343,6 +343,7 @@ class _Rows:
     median_bid: float
     mean_bid: float
     bid_cap: float
+    mean_weight: float
 
     def __init__(self, data: Data, known: list[dict[str, Any]]) -> None:
         self.data = data
@@ -380,19 +381,22 @@ class _Rows:
             words = f"found {least:g} to {min(bids.max(), self.bid_cap):g}"
             raise InputError(f"column {self.data.bid!r} must have bids that one model can learn from, {words}")
         weights, rate = self.columns.get("weight"), self.data.sampling_rate
-        if weights is not None:
-            weights = weights / weights.mean()
         if rate is not None:
-            weights = np.where(self["click"] == 1, 1.0, 1 / rate) * (1.0 if weights is None else weights)
+            clicked = self["click"] == 1
+            if weights is not None and np.isclose(weights[~clicked].mean(), weights[clicked].mean() / rate, rtol=0.02):
+                words = f"is corrected for already by column {self.data.weight!r}; remove one of the two"
+                raise InputError(words, argument="sampling_rate")
+            weights = np.where(clicked, 1.0, 1 / rate) * (1.0 if weights is None else weights)
         if weights is not None:
-            self.columns["weight"] = weights / weights[train].mean()
+            self.columns["weight"], self.mean_weight = weights, float(weights[train].mean())
 
     def stored(self, part: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Columns of the store by name, of some rows of the table."""
         known = {role: values[part] for role, values in self.columns.items()}
         columns = {"clicks": known["click"], "bids": np.minimum(known["bid"], self.bid_cap) / self.mean_bid}
-        names = {"teacher": "teacher", "truth": "truth", "weight": "weights"}
-        columns |= {name: known[role] for role, name in names.items() if role in known}
+        columns |= {role: known[role] for role in ("teacher", "truth") if role in known}
+        if "weight" in known:
+            columns["weights"] = known["weight"] / self.mean_weight
         if "position" in known:
             columns["exposure"] = np.asarray(self.data.slots)[known["position"].astype(np.int64) - 1]
         return columns
