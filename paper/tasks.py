@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import bidwise
 from bidwise.checks import InputError
-from bidwise.run_folder import Result, load, save, write_json, write_result
+from bidwise.run_folder import Result, environment, load, open_folder, save, write_json, write_result
 from bidwise.workers import Call, Progress, Show, finished
 
 
@@ -23,88 +22,89 @@ class Task(Call):
 
     key: str = ""
 
+    @property
+    def of(self) -> str:
+        """What a file must be of for the task not to be computed again."""
+        return f"bidwise {bidwise.__version__}: {self.key}"
+
 
 class TaskCache:
     """Results of tasks as files in the folder ``pieces`` of a run, so that a run that was cut off resumes.
 
-    ``expected`` is the amount of work of all tasks together; a model is an amount of 1.
+    Args:
+        out: folder of the run, new or of the same ``config``.
+        expected: amount of work of all tasks together.
     """
 
-    def __init__(self, folder: Path, progress: Progress | None = None, expected: float = 1.0) -> None:
-        self.folder = folder / "pieces"
-        self.folder.mkdir(exist_ok=True)
+    def __init__(
+        self,
+        out: str | Path,
+        config: Mapping[str, Any],
+        device: str = "cpu",
+        progress: Progress | None = None,
+        expected: float = 1.0,
+    ) -> None:
+        self.folder = open_folder(out, config)
+        self.environment = environment(device)  # now: the sources may change while it runs
         self.progress, self.expected = progress, expected
         self.done, self.shown = 0.0, 0.0
-        self.computed, self.seconds = False, 0.0  # whether a result is new, and what all of them took
+        self.seconds = 0.0  # that all results took
+        self.path("").parent.mkdir(exist_ok=True)
 
     def path(self, name: str) -> Path:
         """The file of a task."""
-        return self.folder / f"{name}.pt"
+        return self.folder / "pieces" / f"{name}.pt"
 
     def all(self, tasks: Sequence[Task], pool: ThreadPoolExecutor | None = None) -> list[Any]:
         """The results of independent tasks; those that are missing are computed in ``pool``, or in this thread.
 
         Finished results are kept if another task fails; the first error ends the others.
         """
-        calls = [
-            Call(task.name, _compute, {"path": self.path(task.name), "task": task}, task.amount)
-            for task in tasks
-            if _kept(self.path(task.name), task.key) is None
-        ]
+        missing = [task for task in tasks if self._kept(task) is None]
+        calls = [Call(task.name, self._compute, {"task": task}, task.amount) for task in missing]
         shares: dict[str, float] = {}
 
         def show(call: Call, share: float) -> None:
             shares[call.name] = call.amount * share
             self._show(sum(shares.values()))
 
-        try:
-            for call, _ in finished(calls, pool, show):
-                self.computed = True
-                show(call, 1.0)
-        except torch.OutOfMemoryError as error:
-            fix = "use fewer --workers if memory is short; the same command resumes after the last finished part"
-            raise OSError(f"a task failed: {error}; {fix}") from None
-        return [self._counted(task) for task in tasks]
+        for call, _ in finished(calls, pool, show):
+            show(call, 1.0)
+        results = []
+        for task in tasks:
+            kept = self._kept(task)
+            self.seconds += kept["seconds"]
+            self.done += task.amount
+            self._show(0.0)
+            results.append(kept["found"])
+        return results
 
-    def _counted(self, task: Task) -> Any:
-        kept = _kept(self.path(task.name), task.key)
-        self.seconds += kept["seconds"]
-        self.done += task.amount
-        self._show(0.0)
-        return kept["found"]
-
-    def write(self, result: Result, environment: Mapping[str, Any]) -> None:
-        """``result.json``, and ``environment.json`` where something is new: a look at old results leaves theirs."""
-        path = self.folder.parent / "environment.json"
-        if self.computed or not path.exists():
-            write_json(path, {**environment, "seconds": round(self.seconds, 1)})
-        write_result(self.folder.parent, result)
+    def write(self, result: Result) -> None:
+        """``result.json``, and ``environment.json`` the first time: a look at old results leaves theirs."""
+        if not (path := self.folder / "environment.json").exists():
+            write_json(path, {**self.environment, "seconds": round(self.seconds, 1)})
+        write_result(self.folder, result)
 
     def _show(self, more: float) -> None:
         """Never less than before: what several have computed is counted once more when it is read."""
         self.shown = max(self.shown, min(1.0, (self.done + more) / self.expected))
         if self.progress is not None:
-            models = max(1, round(self.expected))
-            self.progress("training", self.shown, f"model {min(models, int(self.done + more) + 1)} of {models}")
+            parts = max(1, round(self.expected))
+            self.progress("training", self.shown, f"part {min(parts, int(self.done + more) + 1)} of {parts}")
+
+    def _kept(self, task: Task) -> Any:
+        """The content of a task's file; ``None`` if there is none, or one damaged or of something else."""
+        with suppress(FileNotFoundError, InputError):
+            kept = load(self.path(task.name))
+            return kept if kept["of"] == task.of else None
+        return None
+
+    def _compute(self, show: Show, task: Task) -> None:
+        started = time.perf_counter()
+        found = task.function(show, **task.options)
+        save(self.path(task.name), {"of": task.of, "found": found, "seconds": time.perf_counter() - started})
 
 
 def kept_result(path: Path) -> Any:
     """The result in the file of a finished task, for tasks that build on it."""
     return load(path)["found"]
-
-
-def _kept(path: Path, key: str) -> Any:
-    """What a file holds; ``None`` for one that is not there, damaged or of something else: it is computed again."""
-    try:
-        kept = load(path)
-    except (FileNotFoundError, InputError):
-        return None
-    whole = isinstance(kept, dict) and {"of", "found", "seconds"} <= set(kept)
-    return kept if whole and kept["of"] == f"bidwise {bidwise.__version__}: {key}" else None
-
-
-def _compute(show: Show, path: Path, task: Task) -> None:
-    started = time.perf_counter()
-    found = task.function(show, **task.options)
-    of = f"bidwise {bidwise.__version__}: {task.key}"
-    save(path, {"of": of, "found": found, "seconds": time.perf_counter() - started})

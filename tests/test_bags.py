@@ -25,7 +25,6 @@ from bidwise.table import train
 from bidwise.table.model import Drift
 from bidwise.training.exact import fit_exact
 from bidwise.values import SLOTS
-from paper.bids import Bids, attach
 
 ROLES = {"click": "click", "bid": "bid", "auction_size": 8}
 FAST = {"loss": "log_loss", "epochs": 4, "batch_size": 128, "learning_rate": 0.02}
@@ -289,8 +288,6 @@ def test_lists_where_there_were_none_are_unknown_values(run, tmp_path):
     assert drift.columns == {"site": 1.0}
     with pytest.raises(bidwise.InputError, match=r"out must end in .parquet, found 'ctr.csv'.*'interests'"):
         bidwise.table.predict(run, logged(20), out=tmp_path / "ctr.csv")
-    with pytest.raises(bidwise.InputError, match="a column of lists"):
-        attach(Store(run / "store"), Bids())
 
 
 def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):

@@ -3,6 +3,7 @@
 import gzip
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,16 +21,24 @@ SHORT, LONG = 5000, CHUNK + 3000  # LONG goes over the border of a chunk
 HEX = set("0123456789abcdef")
 
 
+def simulated(path, rows):
+    """A file of seed 1 as text, with its true CTR and click rate."""
+    click_rate = simulate(path, rows, seed=1)
+    beside = path.with_name(path.name + ".ctr.npy")
+    return SimpleNamespace(
+        text=path.read_bytes(), truth=beside.read_bytes(), ctr=np.load(beside), click_rate=click_rate
+    )
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A file of seed 1."""
-    return simulate(tmp_path_factory.mktemp("world") / "new" / "ads.tsv", LONG, seed=1)
+    return simulated(tmp_path_factory.mktemp("world") / "new" / "ads.tsv", LONG)
 
 
 @pytest.fixture(scope="module")
 def parsed(written):
     """Its lines, split at tabs by hand."""
-    text = written.out.read_bytes().decode("ascii")
+    text = written.text.decode("ascii")
     assert text.endswith("\n")
     return [line.split("\t") for line in text.split("\n")[:-1]]
 
@@ -77,17 +86,14 @@ def test_integers_of_every_length_are_written_in_full():
 
 
 def test_the_true_ctr_lies_beside_the_file(written, ads):
-    assert written.truth.name == "ads.tsv.ctr.npy"
-    found = np.load(written.truth)
-    assert found.dtype == np.float32
-    assert np.array_equal(found, ads[4])
+    assert written.ctr.dtype == np.float32
+    assert np.array_equal(written.ctr, ads[4])
     assert written.click_rate == ads[0].mean()
 
 
 def test_gzip_holds_the_same_text(written, tmp_path):
-    packed = simulate(tmp_path / "ads.tsv.gz", LONG, seed=1)
-    assert gzip.decompress(packed.out.read_bytes()) == written.out.read_bytes()
-    assert packed.truth.read_bytes() == written.truth.read_bytes()
+    packed = simulated(tmp_path / "ads.tsv.gz", LONG)
+    assert (gzip.decompress(packed.text), packed.truth) == (written.text, written.truth)
 
 
 def test_hex_names_are_all_different():
@@ -110,16 +116,15 @@ def test_hex_names_are_all_different():
 
 @pytest.mark.parametrize("rows", [1, SHORT, CHUNK, CHUNK + 1])
 def test_a_shorter_file_is_the_beginning_of_a_longer_one(written, tmp_path, rows):
-    short = simulate(tmp_path / "short.tsv", rows, seed=1)
-    assert written.out.read_bytes().startswith(short.out.read_bytes())
-    assert np.array_equal(np.load(short.truth), np.load(written.truth)[:rows])
+    short = simulated(tmp_path / "short.tsv", rows)
+    assert written.text.startswith(short.text)
+    assert np.array_equal(short.ctr, written.ctr[:rows])
 
 
 def test_a_seed_gives_the_same_bytes_however_many_workers(written, tmp_path, monkeypatch):
     monkeypatch.setattr(criteo_text, "WORKERS", 1)
-    again = simulate(tmp_path / "again.tsv", LONG, seed=1)
-    assert again.out.read_bytes() == written.out.read_bytes()
-    assert again.truth.read_bytes() == written.truth.read_bytes()
+    again = simulated(tmp_path / "again.tsv", LONG)
+    assert (again.text, again.truth) == (written.text, written.truth)
 
 
 def test_seeds_differ_in_every_column_and_chunks_do_too(ads):
