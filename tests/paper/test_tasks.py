@@ -1,7 +1,5 @@
 """Tasks of the experiments: results that are kept, and errors."""
 
-import time
-
 import pytest
 import torch
 
@@ -18,12 +16,6 @@ def counted(show, folder, name, value):
     if value < 0:
         raise InputError(f"must be at least 0, found {value}", argument="value")
     return {"value": torch.tensor(value)}
-
-
-def slow(show):
-    for share in range(200):
-        show(share / 200)
-        time.sleep(0.01)
 
 
 def cached(folder, tasks, pool=None, progress=None):
@@ -72,15 +64,3 @@ def test_a_cache_shows_which_part_is_computed_and_never_goes_back(tmp_path):
     shares = [done for done, _ in shown]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-
-
-def test_an_interruption_ends_threads(tmp_path):
-    def interrupted(work, done, detail=""):
-        if 0 < done < 1:
-            raise KeyboardInterrupt
-
-    began = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt):
-        cached(tmp_path, [Task(f"{k}", slow) for k in range(6)], threads(3), interrupted)
-    assert time.perf_counter() - began < 1.9  # a task takes two seconds
-    assert not list((tmp_path / "pieces").iterdir())
