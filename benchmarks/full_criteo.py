@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from bidwise.json_files import read_json
-from paper.bids import Bids
 from paper.criteo import run
 from paper.criteo_results import CriteoConfig
 from paper.criteo_text import simulate
@@ -35,7 +34,7 @@ def stage(name: str, folder: Path, rows: int) -> dict[str, object]:
     if name == "simulate":
         simulate(raw, rows)
     elif name == "prepare":
-        prepare([raw], store, bids=Bids())
+        prepare(raw, store)
         raw.unlink()
     else:
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -14,7 +14,7 @@ from bidwise.study.recipe import BASELINE
 from paper import theory
 from paper.criteo_results import CriteoResult, Protocol
 from paper.pages import read_result
-from paper.recipes_results import RECIPES, RecipesResult, baseline_of
+from paper.recipes import RECIPES, RecipesResult, baseline_of
 from paper.synthetic_results import Losses, ReadingsResult, RegimesResult, SyntheticResult
 
 ROOT = Path(__file__).parents[1]

@@ -6,22 +6,19 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 import bidwise
 from bidwise.cli.terminal import Bars, device_of, run_command
-from bidwise.data.store import Store
 from bidwise.report.formatting import counted
 from bidwise.run_folder import locked_folder
-from bidwise.workers import Progress
-from paper import criteo, criteo_text, pages, prepare_criteo, readings, recipes, regimes, synthetic
-from paper.bids import Bids
+from paper import criteo, criteo_text, pages, prepare_criteo, recipes, regimes, synthetic
 from paper.criteo_results import AS_PRINTED, CriteoConfig
-from paper.criteo_world import world_of
-from paper.recipes_results import RecipesConfig
+from paper.recipes import RecipesConfig
 from paper.synthetic_results import ReadingsConfig, RegimesConfig, SyntheticConfig
 
 app = App(
@@ -58,8 +55,7 @@ def run_synthetic(
         The paper's constants, losses, λs and sums, in place of these options.
     """
     given = config or SyntheticConfig()
-    checked = synthetic.checked(replace(given, **synthetic.AS_PRINTED) if as_printed else given)
-    _experiment(lambda show: synthetic.run(checked, out, device=device_of(device), progress=show), out)
+    _experiment(synthetic.run, replace(given, **synthetic.AS_PRINTED) if as_printed else given, out, device)
 
 
 @app.command(name="readings")
@@ -70,8 +66,7 @@ def run_readings(*, out: Out, config: Annotated[ReadingsConfig | None, Flat] = N
     A quarter of an hour on two cores; an interrupted run resumes. Writes OUT/result.json, OUT/report.html and
     OUT/figures.
     """
-    given = config or ReadingsConfig()
-    _experiment(lambda show: readings.run(given, out, device=device_of(device), progress=show), out)
+    _experiment(synthetic.run_readings, config or ReadingsConfig(), out, device)
 
 
 @app.command(name="regimes")
@@ -82,8 +77,7 @@ def run_regimes(*, out: Out, config: Annotated[RegimesConfig | None, Flat] = Non
     strong the teacher is. About ten minutes on a GPU; on two cores an hour and a half. An interrupted run resumes.
     Writes OUT/result.json, OUT/report.html and OUT/figures.
     """
-    checked = regimes.checked(config or RegimesConfig())
-    _experiment(lambda show: regimes.run(checked, out, device=device_of(device), progress=show), out)
+    _experiment(regimes.run, config or RegimesConfig(), out, device)
 
 
 @app.command(name="criteo")
@@ -115,9 +109,9 @@ def run_criteo(
     as_printed:
         Models, losses, λs, repeats and sums of the paper, L2 and updates of DeepCTR, in place of these options.
     """
-    where, given = device_of(device), config or CriteoConfig()
+    given = config or CriteoConfig()
     given = replace(given, **AS_PRINTED) if as_printed else given
-    _experiment(lambda show: criteo.run(given, data, out, device=where, workers=workers, progress=show), out)
+    _experiment(partial(criteo.run, data=data, workers=workers), given, out, device)
 
 
 @app.command(name="recipes")
@@ -130,14 +124,11 @@ def run_recipes(*, out: Out, config: Annotated[RecipesConfig | None, Flat] = Non
 
     `python -m paper recipes --worlds threeway_5 --rows 100000 --repeats 2 --batch-size 1024 --out runs/try`
     """
-    given = config or RecipesConfig()
-    _experiment(lambda show: recipes.run(given, out, device=device_of(device), progress=show), out)
+    _experiment(recipes.run, config or RecipesConfig(), out, device)
 
 
 @app.command
-def simulate(
-    out: Path, /, *, rows: int, world: str = "shared_tail", world_seed: int | None = None, seed: int = 0
-) -> None:
+def simulate(out: Path, /, *, rows: int, seed: int = 0) -> None:
     """Write raw data shaped like the Criteo challenge, of any size, with known true CTR.
 
     Writes OUT, tab-separated lines of label, 13 integers and 26 categories, and OUT.ctr.npy, the true CTR of every
@@ -151,69 +142,40 @@ def simulate(
         File to write; gzipped if its name ends in .gz.
     rows:
         Ads, one on each line.
-    world:
-        What makes people click: shared_tail, own_tail (rare values have effects of their own), threeway, threeway_5,
-        threeway_05 (products of three columns; 27, 5 and 0.5 % clicks) or drift (effects move, 12 columns are empty).
-    world_seed:
-        Draws other effects, at the same click rate.
     seed:
         Seed of the ads and clicks; what makes people click is the same for all seeds.
     """
     with Bars() as bars:
-        made = criteo_text.simulate(out, rows, world=world, world_seed=world_seed, seed=seed, progress=bars.show)
-    print(f"{made.rows:,} ads, {made.click_rate:.2%} of them clicked")
-    print(f"Written: {made.out}; {made.truth}, the true CTR of every line")
-    made_by = world_of(world, world_seed)
-    bids, options = made_by.bids, " --order file" if made_by.drift else ""
-    if bids.kind != Bids().kind:
-        options += f" --bids {bids.kind} --bid-sigma {bids.sigma:g} --bid-field {bids.field} --bid-noise {bids.noise:g}"
-    if world_seed is not None:
-        print("Bids of this world on a device have a seed of their own, which text cannot be given.")
-    print(f"Next: python -m paper prepare {shlex.quote(str(made.out))} STORE{options}")
+        click_rate = criteo_text.simulate(out, rows, seed=seed, progress=bars.show)
+    print(f"{rows:,} ads, {click_rate:.2%} of them clicked")
+    print(f"Written: {out}; {out}.ctr.npy, the true CTR of every line")
+    print(f"Next: python -m paper prepare {shlex.quote(str(out))} STORE")
 
 
 @app.command
-def prepare(
-    *paths: Path,
-    options: Annotated[prepare_criteo.Options | None, Flat] = None,
-    bids: Literal["deepfm", "residual", "none"] = "deepfm",
-    bid_noise: float = Bids.noise,
-    bid_sigma: float = Bids.sigma,
-    bid_field: str = Bids.field,
-) -> None:
-    """Turn raw Criteo text, one or several files, into a store for training: RAW [RAW ...] OUT, the last is the folder.
+def prepare(raw: Path, out: Path, /, *, options: Annotated[prepare_criteo.Options | None, Flat] = None) -> None:
+    """Turn raw Criteo text into a store for training.
 
-    Splits and shuffles the ads, turns values into ids, and gives every ad a bid. The disk needs about 340 bytes for
-    each line while it runs: 16 GB for all of Criteo.
+    Splits and shuffles the ads, turns values into ids, and gives every ad the paper's bid, by an untrained network. The
+    disk needs about 340 bytes for each line while it runs: 16 GB for all of Criteo.
 
     `python -m paper prepare train.txt stores/criteo`
 
     Parameters
     ----------
-    paths:
-        Raw files in the layout of the challenge's train.txt, plain or gzip, then the folder to write. If RAW.ctr.npy
-        is next to each file, as `simulate` leaves it, the store has the true CTR.
-    bids:
-        deepfm (the paper's: an untrained network), residual (by advertiser, correlated with what no sum over fields
-        explains of the true CTR) or none.
-    bid_noise:
-        Standard deviation of the noise on log bids; the paper says 0.1 and 1.
-    bid_sigma:
-        Standard deviation of log bids of residual.
-    bid_field:
-        Field that stands for advertisers.
+    raw:
+        File in the layout of the challenge's train.txt, plain or gzip. If RAW.ctr.npy is next to it, as `simulate`
+        leaves it, the store has the true CTR.
+    out:
+        Folder to write.
     """
-    if len(paths) < 2:
-        raise bidwise.InputError(
-            f"RAW and OUT are needed, found {' '.join(map(str, paths)) or 'neither'}; "
-            "as in python -m paper prepare train.txt stores/criteo"
-        )
-    *raw, out = paths
-    given = options or prepare_criteo.Options()
-    kind = None if bids == "none" else Bids(bids, noise=bid_noise, sigma=bid_sigma, field=bid_field, seed=given.seed)
     with Bars() as bars:
-        store = prepare_criteo.prepare(raw, out, given, bids=kind, progress=bars.show)
-    print(summary(store))
+        store = prepare_criteo.prepare(raw, out, options or prepare_criteo.Options(), progress=bars.show)
+    print(
+        f"{sum(store.splits.values()):,} ads" + (", with their true CTR" if "truth" in store.columns("train") else "")
+    )
+    for name, ads in store.splits.items():
+        print(f"  {name:<6} {ads:>12,} ads, click rate {store.schema['click_rate'][name]:.4f}")
     print(f"\nWritten: {out}. Next: python -m paper criteo --data {out} --models deepfm --repeats 3 --out runs/criteo")
 
 
@@ -234,26 +196,13 @@ def page(*runs: Path, out: Path) -> None:
     print(f"Written: {out}")
 
 
-def summary(store: Store) -> str:
-    """What a store contains, in a few lines."""
-    schema = store.schema
-    lines = [f"{schema['rows']:,} ads" + (", with their true CTR" if "truth" in store.columns("train") else "")]
-    for name, ads in store.splits.items():
-        lines.append(f"  {name:<6} {ads:>12,} ads, click rate {schema['click_rate'][name]:.4f}")
-    if "bids" in schema:
-        bids = schema["bids"]
-        low, high = bids["quantiles"]["0.01"], bids["quantiles"]["0.99"]
-        lines.append(f"bids {bids['kind']}: mean {bids['mean']:.3f}, 98 % between {low:.3f} and {high:.3f}")
-    return "\n".join(lines)
-
-
-def _experiment(run: Callable[[Progress], Any], out: Path) -> None:
+def _experiment(run: Callable[..., Any], config: Any, out: Path, device: str) -> None:
     """Run an experiment with a progress bar, print what it found, and write a page and figures."""
-    kept = len(list((out / "pieces").glob("*.pt")))
+    where, kept = device_of(device), len(list((out / "pieces").glob("*.pt")))
     if kept and not (out / "result.json").exists():
         print(f"Resuming after {counted(kept, 'part')} of this run, in {out}", flush=True)
     with locked_folder(out), Bars() as bars:
-        result = run(bars.show)
+        result = run(config, out=out, device=where, progress=bars.show)
         print(pages.experiment_summary(result))
         bars.show("drawing", 0.0)
         pages.write_report(out, result)

@@ -70,19 +70,6 @@ class Gain(Estimate):
         return self.difference == self.ci_low == self.ci_high == 0
 
 
-def points(estimate: Estimate) -> str:
-    """A share of the optimal welfare in hundredths, with a third decimal where two would hide the sign of a bound.
-
-    >>> points(Estimate(difference=0.0132, ci_low=0.01, ci_high=0.0164))
-    '+1.32 [+1.00, +1.64]'
-    >>> points(Estimate(difference=0.0021, ci_low=0.00003, ci_high=0.0042))
-    '+0.210 [+0.003, +0.420]'
-    """
-    hundredths = 100 * estimate
-    hidden = any(0 < abs(bound) < 0.005 for bound in (hundredths.ci_low, hundredths.ci_high))
-    return f"{hundredths:.3f}" if hidden else f"{hundredths:.2f}"
-
-
 def gain(welfare: Floats, baseline: Floats, optimal: Floats) -> Gain:
     """Share of the optimal welfare, and the paired difference to the baseline in its units, over repeats."""
     estimate = Estimate.over_repeats(((welfare - baseline) / optimal).tolist())

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from bidwise.checks import check_whole, derived_seed
-from bidwise.run_folder import environment, open_folder
-from bidwise.study.recipe import BASELINE, has_lam
-from bidwise.workers import Progress
-from paper.comparisons import Difference, mean_and_error, paired
-from paper.criteo_results import CONVERGED, TUNED, CriteoConfig, CriteoResult, LossResult, ModelResult, Protocol
-from paper.criteo_trial import Dataset, Lams, Measured, Trained, Trial, load_dataset, planned, train, trial_of
+from bidwise.data.ads import Ads
+from bidwise.evaluation.auc import auc
+from bidwise.evaluation.pooled import Pool, Pooled
+from bidwise.losses.api import cross_entropy
+from bidwise.losses.definition import ctr_of
+from bidwise.losses.named import needs_teacher
+from bidwise.run_folder import load
+from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.training.run import matmul_precision
+from bidwise.training.validation import logits_of, predict
+from bidwise.workers import Progress, Show
+from paper.comparisons import Difference, mean_and_error, paired, platt_scaled
+from paper.criteo_device import Dataset, described, load_dataset
+from paper.criteo_results import SELECTIONS, TUNED, CriteoConfig, CriteoResult, LossResult, ModelResult, Protocol
+from paper.dcn import MODELS
 from paper.grids import best
 from paper.tasks import Task, TaskCache, threads
+
+GROUPS = 2048  # of test ads, over which intervals are taken
+Trial = tuple[Recipe, int]  # a recipe and its repeat
+Key = tuple[str, str, str]  # model, protocol and loss
 
 
 def run(
@@ -41,96 +56,172 @@ def run(
     dataset = load_dataset(config, data, device)
     config = replace(config, ads=len(dataset.train))
     of_folder = {"experiment": "criteo", "data": dataset.name, "checksum": dataset.checksum, **asdict(config)}
-    folder, made_by = open_folder(out, of_folder), environment(device)  # now: the sources may change while it runs
-    tasks = TaskCache(folder, progress)
+    tasks = TaskCache(out, of_folder, device, progress)
+    trained: dict[Trial, Trained] = {}
 
-    def compute(trials: Sequence[Task]) -> list[Any]:
-        return tasks.all(trials, threads(workers, device) if workers > 1 else None)
+    def train_these(trials: Iterable[Trial]) -> None:
+        todo = [trial for trial in dict.fromkeys(trials) if trial not in trained]
+        calls = [_task(config, dataset, tasks, *trial) for trial in todo]
+        kept = tasks.all(calls, threads(workers, device) if workers > 1 else None)
+        trained.update(zip(todo, map(selections, kept), strict=True))
 
-    trained = _train_all(config, tasks, compute, dataset)
-    models = {name: Numbers(config, trained, name).result(len(dataset.train)) for name in config.models}
-    result = CriteoResult(config=config, data=dataset.about(config), models=models)
-    tasks.write(result, made_by)
+    recipes, repeats = recipes_of(config), range(config.repeats)
+    first = planned(config)
+    more = sum(config.repeats - len(config.trying_lams) for some in recipes.values() if len(some) > 1)
+    tasks.expected = len(first) + more  # at most: the selected lam may be one that is trained anyway
+    for taught in (False, True):  # teachers first, what depends on the selected lam last
+        train_these(trial for trial in first if (trial[0].teacher is not None) == taught)
+
+    chosen = {key: selected(config, some, trained) for key, some in recipes.items()}
+    rest = [(recipe, repeat) for recipe in chosen.values() for repeat in repeats]
+    tasks.expected = len({*first, *rest})
+    train_these(rest)
+    tested = {key: [trained[recipe, each][SELECTIONS[key[1]]] for each in repeats] for key, recipe in chosen.items()}
+    models = {model: _model_result(config, model, tested) for model in config.models}
+    result = CriteoResult(config=config, data=described(dataset, config.auction_size), models=models)
+    tasks.write(result)
     return result
 
 
-def _train_all(
-    config: CriteoConfig, tasks: TaskCache, compute: Callable[[Sequence[Task]], list[Any]], dataset: Dataset
-) -> dict[Trial, Trained]:
-    """Teachers first; what depends on the selected lam last."""
-    trained: dict[Trial, Trained] = {}
+def recipes_of(config: CriteoConfig) -> dict[Key, list[Recipe]]:
+    """One for each lam that is tried: in the paper's protocol 3, with the last teacher, else all with the best teacher.
 
-    def train_these(trials: Sequence[Trial]) -> None:
-        todo = []
-        for trial in trials:
-            teacher = Trial(config.recipe(trial.recipe.model), trial.repeat) if trial.recipe.teacher else None
-            options = {"config": config, "dataset": dataset, "trial": trial}
-            options["seed"] = derived_seed(config.seed, trial.repeat)
-            options["teacher"] = None if teacher is None else tasks.path(teacher.name)
-            todo.append(Task(trial.name, train, options, key=str(trial)))
-        trained.update(zip(trials, map(Trained.of, compute(todo)), strict=True))
-
-    first = planned(config)
-    lams = {(model, loss): config.lams[0] for model in config.models for loss in config.losses}
-    tasks.expected = len(planned(config, lams))  # at most: the selected lam may be one that is trained anyway
-    for taught in (False, True):
-        train_these([trial for trial in first if (trial.recipe.teacher is not None) == taught])
-    if "tuned" in config.protocols:
-        every = planned(config, selected_lams(config, trained))
-        tasks.expected = len(every)
-        train_these([trial for trial in every if trial not in trained])
-    return trained
+    A loss without a teacher is trained once for both protocols.
+    """
+    recipes = {}
+    for model, protocol, loss in product(config.models, config.protocols, config.losses):
+        teacher = SELECTIONS[protocol] if needs_teacher(loss) else None
+        lams = config.lams_of(loss, protocol)
+        recipes[model, protocol, loss] = [config.recipe(model, loss, lam, teacher) for lam in lams]
+    return recipes
 
 
-def selected_lams(config: CriteoConfig, trained: Mapping[Trial, Trained]) -> Lams:
-    """For each model and loss the lam that is used in all repeats."""
-    numbers = {model: Numbers(config, trained, model) for model in config.models}
-    return {(m, loss): of.best_lam(loss) for m, of in numbers.items() for loss in filter(has_lam, config.losses)}
+def planned(config: CriteoConfig) -> list[Trial]:
+    """What is trained before lam is selected: every lam in the repeats that try it, other losses in all of them.
+
+    >>> config = CriteoConfig(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=1)
+    >>> len(planned(config))
+    14
+    """
+    trials = []
+    for recipes in recipes_of(config).values():
+        repeats = config.trying_lams if len(recipes) > 1 else range(config.repeats)
+        trials += [(recipe, repeat) for recipe in recipes for repeat in repeats]
+    return list(dict.fromkeys(trials))
+
+
+def selected(config: CriteoConfig, recipes: Sequence[Recipe], trained: Mapping[Trial, Trained]) -> Recipe:
+    """The recipe whose lam has the lowest validation log loss, summed over the repeats that tried all."""
+    return best(recipes, TUNED, lambda recipe: sum(trained[recipe, k][TUNED].value for k in config.trying_lams))
+
+
+def file_of(recipe: Recipe, repeat: int) -> str:
+    """The name of the file of a training."""
+    words = [recipe.model, f"{repeat:02d}", recipe.loss]
+    words += [] if recipe.lam is None else [f"{recipe.lam:g}"]
+    return "-".join(words + ([] if recipe.teacher is None else [f"by_{recipe.teacher}"]))
+
+
+def _task(config: CriteoConfig, dataset: Dataset, tasks: TaskCache, recipe: Recipe, repeat: int) -> Task:
+    """A training; its teacher is the log-loss model of the repeat."""
+    options = {"recipe": recipe, "dataset": dataset, "seed": derived_seed(config.seed, repeat)}
+    teacher = tasks.path(file_of(config.recipe(recipe.model), repeat)) if recipe.teacher else None
+    return Task(file_of(recipe, repeat), train, {**options, "teacher": teacher}, key=f"{recipe}, repeat {repeat}")
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """What the trials of a run found about one model: what was selected, means over repeats, paired differences."""
+class Measured:
+    """A model on the test auctions; the epoch and validation metric that it was selected with.
 
-    config: CriteoConfig
-    trained: Mapping[Trial, Trained]
-    model: str
+    Welfare is that of groups of ads; ``calibrated`` is main welfare after Platt scaling on validation clicks, since a
+    loss may move welfare by its scale alone.
+    """
 
-    def result(self, ads: int) -> ModelResult:
-        """Everything, of a model trained on so many ads."""
-        recipe = self.config.recipe(self.model)
-        return ModelResult(
-            parameters=self.of_trial(0, BASELINE, None).parameters,
-            batch_size=recipe.batch_size,
-            epochs=recipe.epochs,
-            steps=round(-(-ads // recipe.batch_size) * recipe.epochs),
-            protocols={name: self.protocol(name) for name in self.config.protocols},
-        )
+    welfare: Tensor
+    expected_welfare: Tensor | None
+    calibrated: Tensor
+    auc: float
+    log_loss: float
+    epoch: float = float("nan")
+    value: float = float("nan")
+    lam: float | None = None
 
-    def of_trial(self, repeat: int, loss: str, lam: float | None, protocol: str = "tuned") -> Trained:
-        return self.trained[trial_of(self.config, self.model, repeat, loss, lam, protocol)]
+    @property
+    def main_welfare(self) -> Tensor:
+        """By the true CTR where that is known, else by clicks."""
+        return self.welfare if self.expected_welfare is None else self.expected_welfare
 
-    def best_lam(self, loss: str) -> float:
-        """The lam with the lowest validation log loss, summed over the repeats that tried all."""
 
-        def value(lam: float) -> float:
-            tried = (self.of_trial(repeat, loss, lam).selections[TUNED] for repeat in self.config.trying_lams)
-            return sum(each.value for each in tried)
+Trained = Mapping[str, Measured]  # by selection: the last weights, and those with the best validation log loss
 
-        return best(self.config.lams, TUNED, value) or self.config.lam
 
-    def chosen(self, loss: str, protocol: str) -> list[Measured]:
-        """For each repeat the last model with the paper's lam, or the best epoch with the best lam."""
-        selection = CONVERGED if protocol == "converged" else TUNED
-        lams = self.config.lams_of(loss, protocol)
-        lam = self.best_lam(loss) if len(lams) > 1 else lams[0]
-        repeats = range(self.config.repeats)
-        return [self.of_trial(repeat, loss, lam, protocol).selections[selection] for repeat in repeats]
+def selections(kept: Mapping[str, Any]) -> Trained:
+    """What :func:`train` found, without the predictions of a teacher, which are as long as the data."""
+    return {name: Measured(**values) for name, values in kept["selections"].items()}
 
-    def protocol(self, name: str) -> Protocol:
-        """The numbers of every loss."""
-        base = self.chosen(BASELINE, name)
-        return Protocol({loss: _result(self.chosen(loss, name), base, loss) for loss in self.config.losses})
+
+def train(show: Show, *, recipe: Recipe, dataset: Dataset, seed: int, teacher: Path | None) -> dict[str, Any]:
+    """Train, and measure on the test auctions the last weights and those with the best validation log loss.
+
+    A log-loss model also predicts the training ads, at the end and at its best: the teacher of the others.
+
+    Args:
+        teacher: file of the log-loss model's training.
+    """
+    ads, device = dataset.train, dataset.train.bids.device
+    if teacher is not None:
+        ads = ads.with_teacher(load(teacher)["found"]["teacher"][recipe.teacher].to(device))
+    tested: dict[str, dict[str, Any]] = {}
+    predictions: dict[str, Tensor] = {}
+    with matmul_precision(recipe.precision):
+        model = MODELS[recipe.model](list(dataset.cardinalities), **recipe.options, seed=seed).to(device)
+        fitted = recipe.fit(model, ads, valid=dataset.valid, metric=TUNED, seed=seed + 1, show=show)
+        best = fitted.best[TUNED]
+        for name, state in zip(SELECTIONS.values(), (fitted.last, best.state), strict=True):
+            model.load_state_dict(state)
+            tested[name] = vars(measured(model, dataset.test, dataset.valid)) | {"lam": recipe.lam}
+            if recipe.loss == BASELINE:
+                predictions[name] = predict(model, dataset.train).cpu()
+    tested[TUNED] |= {"epoch": float(best.epoch), "value": float(best.value)}
+    return {"selections": tested, "teacher": predictions}
+
+
+def measured(model: nn.Module, ads: Ads, valid: Ads) -> Measured:
+    """Welfare over all auctions that could be drawn, by clicks and where known by the true CTR, and the predictions.
+
+    All is computed where the ads are. Of welfare comes back a number for each group of ads, whose mean it is.
+    """
+    logits = logits_of(model, ads.features).double().to(ads.bids.device)
+    ctr, clicks, bids = ctr_of(logits), ads.clicks.double(), ads.bids.double()
+    assert ads.auction_size is not None
+    pool = Pool(bids * ctr, ads.auction_size)
+    scaled = platt_scaled(logits, logits_of(model, valid.features).double(), valid.clicks)
+    worth = clicks if ads.truth is None else ads.truth.double()
+    return Measured(
+        welfare=_grouped(pool.welfare(bids * clicks, (1.0,))),
+        expected_welfare=None if ads.truth is None else _grouped(pool.welfare(bids * worth, (1.0,))),
+        calibrated=_grouped(Pool(bids * ctr_of(scaled), ads.auction_size).welfare(bids * worth, (1.0,))),
+        auc=auc(ctr, clicks),
+        log_loss=float(cross_entropy(logits, clicks, None, "mean")),
+    )
+
+
+def _grouped(welfare: Pooled) -> Tensor:
+    """The ads' values as means of random groups, which is all that intervals need: splits are in random order."""
+    ads = len(welfare.values)
+    groups = min(GROUPS, ads)
+    of_ad = torch.arange(ads, device=welfare.values.device) % groups
+    sums: Tensor = welfare.values.new_zeros(groups).index_add(0, of_ad, welfare.values)
+    return (sums * (groups / ads)).cpu()
+
+
+def _model_result(config: CriteoConfig, model: str, tested: Mapping[Key, list[Measured]]) -> ModelResult:
+    recipe, protocols = config.recipe(model), {}
+    for name in config.protocols:
+        base = tested[model, name, BASELINE]
+        protocols[name] = Protocol({loss: _result(tested[model, name, loss], base, loss) for loss in config.losses})
+    steps = round(-(-config.ads // recipe.batch_size) * recipe.epochs)
+    return ModelResult(recipe.batch_size, recipe.epochs, steps, protocols)
 
 
 def _result(tested: Sequence[Measured], base: Sequence[Measured], loss: str) -> LossResult:

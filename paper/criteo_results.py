@@ -26,7 +26,8 @@ CHOICES = {
     "schedule": SCHEDULES,
     "world": CRITEO_WORLDS,
 }
-CONVERGED, TUNED = "last", "log_loss"  # the weights that a protocol takes, of the model and of its teacher
+TUNED = "log_loss"
+SELECTIONS = {"converged": "last", "tuned": TUNED}  # the weights that a protocol takes, of models and teachers
 PAPER_SETTINGS = {  # model -> ads in a batch, epochs; 150,000 steps of DCN are 2.09 epochs of the full data
     "deepfm": (256, 3.0),
     "dcn": (512, 2.1),
@@ -167,14 +168,6 @@ class CriteoConfig:
         return Recipe(loss=loss, lam=lam, unit=1.0, teacher=teacher, model=model, **options)
 
 
-@dataclass(frozen=True)
-class Truth:
-    """What the true CTR reaches on the test ads."""
-
-    auc: float
-    log_loss: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class AdsOfRun:
     """The ads that a run trained and tested on."""
@@ -182,23 +175,22 @@ class AdsOfRun:
     name: str
     splits: dict[str, int]
     click_rate: float
-    fields: int
-    values: int
-    integers: str | None = None
-    min_count: int | None = None
-    bids: dict[str, Any] | None = None  # how they were drawn, as the schema of a store has it
+    about: dict[str, Any]  # how they and their bids were made, and how many values all fields have
     optimal_welfare: float = math.nan  # expected, where the true CTR is known
-    truth: Truth | None = None
 
     @property
     def known_ctr(self) -> bool:
         """Whether the ads are simulated."""
-        return self.truth is not None
+        return math.isfinite(self.optimal_welfare)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Levels:
-    """Means over repeats on the test auctions, with standard errors; expected welfare is NaN for ads of unknown CTR."""
+class LossResult:
+    """A loss on the test auctions: means over repeats with standard errors, and what was selected on validation ads.
+
+    Expected welfare is NaN for ads of unknown CTR. ``difference`` is main welfare − that of the log loss,
+    ``calibrated`` the same after Platt scaling of both models on validation clicks; ``None`` for the log loss.
+    """
 
     welfare: float
     welfare_error: float = math.nan
@@ -208,25 +200,15 @@ class Levels:
     auc_error: float = math.nan
     log_loss: float
     log_loss_error: float = math.nan
+    difference: Difference | None
+    calibrated: Difference | None = None
+    epoch: float = math.nan  # mean over repeats; of trainings whose last weights are taken
+    lam: tuple[float, ...] = ()  # of each repeat
 
     @property
     def main_welfare(self) -> float:
         """Expected welfare, which varies less by chance, where it is known; else realised welfare."""
         return self.welfare if math.isnan(self.expected_welfare) else self.expected_welfare
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossResult(Levels):
-    """A loss at the epoch, mean over repeats, and the lam of each repeat that were selected on validation ads.
-
-    ``difference`` is main welfare − that of the log loss, ``calibrated`` the same after Platt scaling of both models on
-    validation clicks; ``None`` for the log loss.
-    """
-
-    difference: Difference | None
-    calibrated: Difference | None = None
-    epoch: float = math.nan  # of trainings whose last weights are taken
-    lam: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -247,7 +229,6 @@ class Protocol:
 class ModelResult:
     """Everything of one model."""
 
-    parameters: int
     batch_size: int
     epochs: float
     steps: int
@@ -259,7 +240,7 @@ class CriteoResult:
     """What a run found."""
 
     kind: ClassVar[str] = "criteo"
-    format: ClassVar[int] = 5
+    format: ClassVar[int] = 6
 
     version: str = bidwise.__version__
     config: CriteoConfig

@@ -1,4 +1,4 @@
-"""Text in the layout of the Criteo Display Advertising Challenge: fields, lines, and files of the simulated worlds.
+"""Text in the layout of the Criteo Display Advertising Challenge: fields, lines, and files of simulated ads.
 
 Integers become categories by one of two maps. Missing integers are id 1 in both; negative ones (there are some, -1 to
 -3) are at most 2 and stay what they are, each with a token of its own.
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +23,8 @@ from numpy.typing import NDArray
 from bidwise.checks import InputError, check_seed, check_whole
 from bidwise.data.store import SPLITS
 from bidwise.run_folder import whole_file
-from bidwise.workers import ahead, cores
-from paper.criteo_world import CHUNK, SHARED_TAIL, CriteoWorld, Sample, numpy_uniform, sampled, world_of
+from bidwise.workers import Progress, ahead, cores
+from paper.criteo_world import CHUNK, SHARED_TAIL, Sample, numpy_uniform, sampled
 
 INTEGERS = tuple(f"I{number}" for number in range(1, 14))
 CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
@@ -36,19 +35,16 @@ ABOVE = 3  # first token of the winners' logarithms
 WORKERS = 4  # chunks in work at once, at most: each takes some 60 MB
 
 
-def split_sizes(rows: int, shares: Sequence[int] = (8, 1, 1), argument: str = "rows") -> dict[str, int]:
-    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
+def split_sizes(rows: int, argument: str = "rows") -> dict[str, int]:
+    """Ads of training, validation and test: a tenth for each of the last two, to the nearest, training has the rest.
 
     >>> split_sizes(45_840_617)
     {'train': 36672493, 'valid': 4584062, 'test': 4584062}
     """
-    total = sum(shares)
-    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
-    sizes = [rows - sum(others), *others]
-    if min(sizes) < 1:
-        words = ",".join(map(str, shares))
-        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
-    return dict(zip(SPLITS, sizes, strict=True))
+    tenth = (rows + 5) // 10
+    if tenth < 1:
+        raise InputError(f"must be enough for every part of the split 8:1:1, found {rows:,}", argument=argument)
+    return dict(zip(SPLITS, (rows - 2 * tenth, tenth, tenth), strict=True))
 
 
 def printed(x: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -120,46 +116,26 @@ def lines(clicks: NDArray[Any], values: NDArray[Any], missing: NDArray[np.bool_]
     return text.getvalue()
 
 
-def chunk_of(seed: int, number: int, rows: int, world: CriteoWorld = SHARED_TAIL) -> Sample:
+def chunk_of(seed: int, number: int, rows: int) -> Sample:
     """Chunk ``number`` of ``rows`` ads of ``seed``; it is always drawn and computed as a whole."""
-    time = (number * CHUNK + torch.arange(CHUNK, dtype=torch.float64)) / rows
-    chunk = sampled(world, numpy_uniform(seed, number), time)
+    chunk = sampled(SHARED_TAIL, numpy_uniform(seed, number), torch.zeros(CHUNK, dtype=torch.float64))
     return Sample(*(column[..., : rows - number * CHUNK] for column in chunk))
-
-
-class Simulated(NamedTuple):
-    """What was written."""
-
-    out: Path
-    truth: Path  # true CTR, float32, a number for each line of out
-    rows: int
-    click_rate: float
 
 
 def simulate(
     out: str | Path,
     rows: int,
     *,
-    world: str = "shared_tail",
-    world_seed: int | None = None,
     seed: int = 0,
-    progress: Callable[[str, float], None] | None = None,
-) -> Simulated:
+    progress: Progress | None = None,
+) -> float:
     """Write ``rows`` ads to ``out`` in the raw layout, gzipped if it ends in .gz; their true CTR to ``out``.ctr.npy.
 
-    The first lines of a longer file are those of a shorter one, but for the clicks of a world that drifts.
-
-    Args:
-        out: file to write; its folder is made.
-        rows: how many ads.
-        world: a name in :data:`~paper.criteo_world.CRITEO_WORLDS`.
-        world_seed: draws what makes people click anew, at the same click rate; ``None``: as the world has it.
-        seed: of ads and clicks; what makes people click is the same for all seeds.
-        progress: called with a word and the share that is done.
+    Returns the click rate. The first lines of a longer file are those of a shorter one. What makes people click is the
+    same for all seeds: the world ``shared_tail`` of :data:`~paper.criteo_world.CRITEO_WORLDS`.
     """
     check_whole("rows", rows, 1)
     check_seed("seed", seed)
-    drawn_from = world_of(world, world_seed)
     out = Path(out)
     if out.exists() and not out.is_file():
         raise InputError(f"must be a file to write, found {out}, which is none", argument="out")
@@ -167,7 +143,7 @@ def simulate(
     truth, clicks = out.with_name(out.name + ".ctr.npy"), 0
 
     def work(number: int) -> tuple[int, Sample, bytes]:
-        chunk = chunk_of(seed, number, rows, drawn_from)
+        chunk = chunk_of(seed, number, rows)
         block = lines(chunk.clicks.numpy(), chunk.values.numpy(), chunk.missing.numpy())
         return number, chunk, gzip.compress(block, 1, mtime=0) if out.suffix == ".gz" else block
 
@@ -185,4 +161,4 @@ def simulate(
             clicks += int(chunk.clicks.sum())
             if progress is not None:
                 progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
-    return Simulated(out, truth, rows, clicks / rows)
+    return clicks / rows

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 from bidwise.data.store import SPLITS
-from bidwise.evaluation.estimate import Estimate, signed
-from bidwise.report.drawing import Panel
+from bidwise.evaluation.estimate import signed
 from bidwise.report.formatting import counted, number, per_cent
 from bidwise.report.sections import Cell, Table
 from bidwise.study.recipe import BASELINE
-from paper.criteo_results import CriteoResult, Levels, LossResult, Protocol
-from paper.experiment_figures import errors
+from paper.criteo_results import CriteoResult, LossResult, Protocol
+from paper.experiment_figures import in_order
 from paper.experiment_views import (
     CALIBRATED,
+    CHOSEN,
     OF_BASELINE,
     PROTOCOLS,
     Column,
     Comparison,
     Experiment,
-    Figures,
+    by_column,
     gain_cell,
     plus_minus,
     protocol_terms,
-    tables_of,
     versus,
 )
-from paper.loss_styles import in_order
-from paper.pictures import Picture
 
 MODELS = {"deepfm": "DeepFM", "dcn": "DCN", "dcnv2": "DCN-V2", "logistic_regression": "Logistic regression"}
 LEVELS = {"welfare": "Realised welfare", "expected_welfare": "Expected welfare", "auc": "AUC", "log_loss": "Log loss"}
@@ -59,9 +55,8 @@ def criteo_view(result: CriteoResult) -> Experiment:
         ("all possible", f"test auctions of {config.auction_size} ads"),
         (f"{config.repeats:,}", "repeats of every training"),
     ]
-    if data.truth is not None:
-        scores = f"{number(data.truth.auc, 4)}, {number(data.truth.log_loss, 4)}"
-        facts += [(number(data.optimal_welfare, 4), "optimal expected welfare"), (scores, "its AUC and log loss")]
+    if data.known_ctr:
+        facts.append((number(data.optimal_welfare, 4), "optimal expected welfare"))
     sizes = "; ".join(
         f"{MODELS[name]}: {counted(model.epochs, 'epoch')} in batches of {model.batch_size:,}, {model.steps:,} steps"
         for name, model in result.models.items()
@@ -77,15 +72,9 @@ def criteo_view(result: CriteoResult) -> Experiment:
         facts=facts,
         comparisons=[_comparison(result, *found) for found in result.protocols],
         forest="criteo_welfare",
-        figures=[
-            Figures(
-                "The paper’s Figures 3, 5 and 6", "Means ± standard errors.", Picture("criteo_levels", _levels(result))
-            ),
-        ],
         paper=_paper_table(result),
         how=[("Trainings", sizes), *how],
         losses=config.losses,
-        lams=config.lams,
         notes=[
             f"Differences are of {'expected' if data.known_ctr else 'realised'} welfare. One counts as measured only "
             "where its intervals over repeats (another training) and over auctions (other ads) both exclude 0; tables "
@@ -95,44 +84,23 @@ def criteo_view(result: CriteoResult) -> Experiment:
     )
 
 
-def _levels(result: CriteoResult) -> tuple[Panel, ...]:
-    """Realised welfare, AUC loss and log loss of every model in the first protocol."""
-    panels = []
-    for model, found in result.models.items():
-        losses = next(iter(found.protocols.values())).losses
-        for title, key in (("welfare", "welfare"), ("AUC loss", "auc"), ("log loss", "log_loss")):
-            means = {
-                loss: (getattr(x, key), getattr(x, f"{key}_error"))
-                for loss, x in losses.items()
-                if loss in PAPER["deepfm"]
-            }
-            if key == "auc":
-                means = {loss: (1 - mean, error) for loss, (mean, error) in means.items()}
-            panels.append(errors(f"{MODELS[model]}: {title}", means, title))
-    return tuple(panels)
-
-
-def _mean(levels: Levels, name: str) -> str:
-    return plus_minus(getattr(levels, name), getattr(levels, f"{name}_error"))
+def _mean(loss: LossResult, name: str) -> str:
+    return plus_minus(getattr(loss, name), getattr(loss, f"{name}_error"))
 
 
 def _comparison(result: CriteoResult, model: str, name: str, protocol: Protocol) -> Comparison:
     losses = {loss: protocol.losses[loss] for loss in in_order(protocol.losses)}
     title, base = f"{MODELS[model]}, {PROTOCOLS[name].lower()}", losses[BASELINE].main_welfare
-
-    def share(key: str) -> Callable[[LossResult], Estimate | None]:
-        return lambda loss: None if (found := getattr(loss, key)) is None else found / base
-
-    names = [each for each in LEVELS if result.data.known_ctr or each != "expected_welfare"]
-    levels: list[Column] = [(LEVELS[key], "± standard error over repeats.", partial(_mean, name=key)) for key in names]
-    *welfare, auc, log_loss = levels
-    columns = [welfare[-1], versus("− log loss", f"In % {OF_BASELINE}; the wider interval.", share("difference"))]
-    if any(loss.calibrated for loss in losses.values()):
-        columns.append(versus("Calibrated", CALIBRATED, share("calibrated")))
-    lams = {f"{MODELS[model]} {loss}": found.lam for loss, found in losses.items() if found.lam}
-    tables = tables_of(title, losses, [*columns, auc, log_loss], welfare[:-1])
-    gains_of_all = {loss: protocol.gain(loss) for loss in losses if loss != BASELINE}
-    return Comparison(title, gains_of_all, tables, lams, name == "tuned")
+    columns: list[Column] = [
+        versus("− log loss", f"In % {OF_BASELINE}; the wider interval.", lambda loss: loss.difference, base),
+        versus("Calibrated", CALIBRATED, lambda loss: loss.calibrated, base),
+    ]
+    for key, heading in LEVELS.items():
+        if result.data.known_ctr or key != "expected_welfare":
+            columns.append((heading, "± standard error over repeats.", partial(_mean, name=key)))
+    columns += CHOSEN if name == "tuned" else []
+    gains = {loss: protocol.gain(loss) for loss in losses if loss != BASELINE}
+    return Comparison(title, gains, [by_column(title, "Loss", columns, losses)], name == "tuned")
 
 
 def _paper_table(result: CriteoResult) -> Table:

@@ -208,15 +208,6 @@ CRITEO_WORLDS = Named(
 SHARED_TAIL = CRITEO_WORLDS["shared_tail"]
 
 
-def world_of(name: str, seed: int | None = None) -> CriteoWorld:
-    """A world by name, its effects and bids drawn anew if a seed is given.
-
-    >>> world_of("threeway").three_way == world_of("threeway", seed=1).three_way
-    True
-    """
-    return CRITEO_WORLDS[name] if seed is None else CRITEO_WORLDS[name].redrawn(seed)
-
-
 class Sample(NamedTuple):
     """Consecutive ads: what the raw file tells of them, and the CTR it does not tell."""
 
@@ -229,7 +220,7 @@ class Sample(NamedTuple):
 def sampled(world: CriteoWorld, uniform: Callable[..., Tensor], time: Tensor) -> Sample:
     """An ad of a world for each ``time``, the share of the rows before it; ``uniform(*shape, dtype=)`` draws."""
     values, missing, chance = drawn(uniform, len(time))
-    ctr = true_ctr(values, missing, world, time)
+    ctr = logits(world, values, missing, time).sigmoid().float()
     hidden = list(world.hidden)
     values[hidden], missing[hidden] = 0, True
     return Sample(values, missing, chance < ctr, ctr)
@@ -256,47 +247,35 @@ def drawn(uniform: Callable[..., Tensor], rows: int) -> tuple[Tensor, Tensor, Te
     return torch.stack(values), torch.stack(missing), chance
 
 
-def true_ctr(values: Tensor, missing: Tensor, world: CriteoWorld = SHARED_TAIL, time: Any = 0.0) -> Tensor:
-    """CTR of any ads of a world by the formula above, ``(ads,)`` float32.
+@lru_cache(maxsize=8)
+def tables(world: CriteoWorld, device: torch.device) -> tuple[Tensor, Tensor]:
+    """On a device :func:`world_effects`, two turns of them if the world drifts, and :func:`buckets`."""
+    effects = np.stack([world_effects(world, turn) for turn in range(2 if world.drift else 1)])
+    return torch.from_numpy(effects).to(device), torch.from_numpy(buckets()).to(device)
+
+
+def logits(world: CriteoWorld, values: Tensor, missing: Tensor, time: Any = 0.0) -> Tensor:
+    """The formula above for any ads of a world, ``(ads,)`` float64.
 
     Args:
         values: ``(39, ads)``, counts and ranks of categories.
         missing: ``(39, ads)``, where they do not count.
         time: share of the rows before each ad, which a world that drifts depends on.
     """
-    return logits(world, values, missing, time).sigmoid().float()
-
-
-class Tables(NamedTuple):
-    """Effects and vectors of a world."""
-
-    effects: Tensor  # (turns, 39, 1 + DIMENSIONS, HEAD + 1) float64, see world_effects; two turns if the world drifts
-    buckets: Tensor  # (LARGE + 2,) int64, tokens of counts
-
-
-@lru_cache(maxsize=8)
-def tables(world: CriteoWorld, device: torch.device) -> Tables:
-    """On a device."""
-    arrays = np.stack([world_effects(world, turn) for turn in range(2 if world.drift else 1)]), buckets()
-    return Tables(*(torch.from_numpy(table).to(device) for table in arrays))
-
-
-def logits(world: CriteoWorld, values: Tensor, missing: Tensor, time: Any, effects: Tables | None = None) -> Tensor:
-    """The formula above in float64; arguments as in :func:`true_ctr`, ``effects`` in place of the world's."""
-    effects = effects or tables(world, values.device)
+    effects, tokens = tables(world, values.device)
     angle = world.drift * torch.as_tensor(time, dtype=torch.float64, device=values.device)
     now, later = angle.cos(), angle.sin()
     total = torch.full(values.shape[1:], world.intercept, dtype=torch.float64, device=values.device)
     sides: list[list[Any]] = [[0.0] * DIMENSIONS for _ in range(3)]  # user, ad, context
     for index, field in enumerate(FIELDS):
         if isinstance(field, Integer):
-            token = effects.buckets[values[index].clamp(-1, LARGE).long() + 1]
+            token = tokens[values[index].clamp(-1, LARGE).long() + 1]
         else:
             token = values[index].clamp(0, HEAD - 1).long() + 1
         token = token * ~missing[index]
         side = int(field.hidden >= HIDDEN // 2) if field.vector else 2 if world.three_way and index in CONTEXT else None
         for part in range(1 if side is None else 1 + DIMENSIONS):
-            turns = [turn[index, part][token] for turn in effects.effects]
+            turns = [turn[index, part][token] for turn in effects]
             effect = turns[0] * now + turns[1] * later if world.drift else turns[0]
             if world.tail and isinstance(field, Category) and field.values > HEAD:
                 place = TAIL + ((1 + DIMENSIONS) * index + part) * 2**24 + values[index].long()

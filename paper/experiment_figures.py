@@ -1,60 +1,94 @@
-"""Figures of the paper's experiments: gains with intervals, lines over epochs or λ, histograms, maps of markets."""
+"""Figures of the paper's experiments: gains with intervals, means with errors, histograms, maps of markets."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from bidwise.evaluation.estimate import NONE, Estimate, Outcome
+from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.losses.definition import surrogate_of
-from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Whisker, ticks, whiskers
-from bidwise.report.sections import OUTCOMES
-from paper.comparisons import Difference, points
-from paper.loss_styles import FAMILIES, family_of, in_order, look_of
-from paper.pictures import Picture
+from bidwise.report.drawing import COLOURS, GRID, INK, NARROW, SOFT, Panel, Whisker, style, ticks, whiskers
+from bidwise.report.sections import OUTCOMES, Drawing, drawing
+from bidwise.run_folder import whole_file
+from paper.comparisons import Difference
 from paper.synthetic_results import CellGain, Histogram, MapResult
 
+BLUE, VERMILION, GREEN, PINK, *_ = COLOURS
+PAPER = ("log", "log_weighted", "hinge", "log_teacher_unweighted", "log_teacher", "hinge_plus_teacher")
 
-def forest(title: str, gains: Mapping[str, Estimate], label: str, *, families: bool) -> Panel:
-    """Gains over a baseline with their intervals, ``families`` of losses together; full marks where 0 is excluded.
+
+FAMILIES = {  # losses that are drawn alike, in their order, with colour and marker
+    "baselines": (BLUE, "o", ("log_loss", "bid_weighted", "sqrt_bid_weighted")),
+    "the paper’s losses": (VERMILION, "s", PAPER),
+    "ours": (GREEN, "D", ("log_plus", "log_plus_teacher")),
+    "controls": (PINK, "^", ("ranknet", "distilled")),
+}
+ORDER = [loss for *_, losses in FAMILIES.values() for loss in losses]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Families together, and others after them.
+
+    >>> in_order(["mine", "log", "log_loss"])
+    ['log_loss', 'log', 'mine']
+    """
+    return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Panels that belong together: one file, ``across`` of them in a row."""
+
+    name: str
+    panels: tuple[Panel, ...]
+    across: int = 3
+
+    def drawings(self, key: str) -> list[Drawing]:
+        """The panels as figures of a page; ``key`` distinguishes its runs."""
+        return [drawing(f"{key}{self.name}{at}", panel) for at, panel in enumerate(self.panels)]
+
+    def write(self, folder: Path) -> None:
+        """The picture as SVG, on white; the same bytes every time."""
+        rows = [self.panels[k : k + self.across] for k in range(0, len(self.panels), self.across)]
+        heights = [max(panel.height for panel in row) + 0.3 for row in rows]
+        across, width = max(map(len, rows)), max(panel.width for panel in self.panels)
+        with style(self.name), whole_file(folder / f"{self.name}.svg") as part:
+            figure = Figure(figsize=(width * across, sum(heights)), layout="constrained", facecolor="white")
+            grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
+            figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)  # type: ignore[union-attr, call-arg]
+            for at, panel in enumerate(self.panels):
+                axes = figure.add_subplot(grid[at // self.across, at % self.across])
+                panel.paint(axes)
+                axes.set_title(panel.title, loc="left", weight="bold", size=10, pad=14)  # above a first row's name
+            figure.savefig(part, format="svg", metadata={"Date": None})
+
+
+def forest(title: str, gains: Mapping[str, Estimate], label: str) -> Panel:
+    """Gains over a baseline with their intervals, families of losses together; full marks where 0 is excluded.
 
     A difference with two sources of chance has its interval over repeats above the thinner one over auctions.
     """
+    families = FAMILIES if set(gains) <= set(ORDER) else {"": (BLUE, "o", tuple(gains))}
     rows: list[Whisker] = []
-    for name in in_order(gains) if families else gains:
-        gain, family = 100 * gains[name], family_of(name) if families else FAMILIES["baseline"]
-        if families and Whisker(family.title) not in rows:
-            rows.append(Whisker(family.title))
-        drawn, below = (gain.repeats, gain.auctions) if isinstance(gain, Difference) else (gain, None)
-        row = Whisker.of(name, f"{OUTCOMES[gain.outcome][0]} {gain}", drawn, gain.outcome, family.colour, family.marker)
-        rows.append(replace(row, fades=False, below=below))
+    for title_of_family, (colour, marker, members) in families.items():
+        some = [name for name in members if name in gains]
+        rows += [Whisker(title_of_family)] if some and title_of_family else []
+        for name in some:
+            gain = 100 * gains[name]
+            drawn, below = (gain.repeats, gain.auctions) if isinstance(gain, Difference) else (gain, None)
+            row = Whisker.of(name, f"{OUTCOMES[gain.outcome][0]} {gain}", drawn, gain.outcome, colour, marker)
+            rows.append(replace(row, fades=False, below=below))
     said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
     return whiskers(title, rows, label, f"{title}: {label}. {said}.", NARROW)
-
-
-def errors(title: str, means: Mapping[str, tuple[float, float]], label: str) -> Panel:
-    """Means of losses with one standard error to both sides, as the paper draws them."""
-
-    def paint(axes: Axes) -> None:
-        for at, (name, (mean, error)) in enumerate(means.items()):
-            look = look_of(name)
-            error = error if math.isfinite(error) else 0.0
-            axes.errorbar([at], [mean], yerr=[error], color=look.colour, marker=look.marker, capsize=4)
-        axes.set_xticks(range(len(means)), [name.replace("_", "\n") for name in means], fontsize=7.5)
-        axes.set_xlim(-0.5, len(means) - 0.5)
-        axes.yaxis.set_major_locator(ticks(5))
-        axes.set_ylabel(label)
-
-    said = "; ".join(f"{name} {mean:.4f} ± {error:.4f}" for name, (mean, error) in means.items())
-    return Panel(title, f"{title}: {said}.", 2.6, paint, width=4.4)
 
 
 def surrogates() -> Picture:
@@ -72,28 +106,25 @@ def surrogates() -> Picture:
             axes.set_ylim(0, 3)
             axes.legend(frameon=False, fontsize=8)
 
-        at = "; ".join(
-            f"{label}: {values[50]:.3f} at −0.5, {values[150]:.3f} at 0.5" for label, values in lines.items()
-        )
-        panels.append(Panel(name.capitalize(), f"The {name} surrogate and the indicator. {at}.", 2.6, paint, width=4.4))
+        about = f"The {name} surrogate and the indicator, for {', '.join(lines)}."
+        panels.append(Panel(name.capitalize(), about, 2.6, paint, width=4.4))
     return Picture("figure1_surrogates", tuple(panels), across=2)
 
 
 def histogram(title: str, bins: Histogram, label: str, colour: str = COLOURS[2], *, powers: bool = False) -> Panel:
-    """Shares of the ads between edges, which may be ``powers`` of 10; on a log scale where they are far apart."""
+    """Shares of the ads between edges, or between ``powers`` of 10 on a log scale."""
     edges = 10.0 ** np.array(bins.edges) if powers else np.array(bins.edges)
     shares = 100 * np.array(bins.counts) / (sum(bins.counts) or 1)
-    wide = edges[0] > 0 and edges[-1] > 20 * edges[0]
 
     def paint(axes: Axes) -> None:
         axes.stairs(shares, edges, fill=True, color=colour, alpha=0.85, linewidth=0)
-        if wide:
+        if powers:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(numticks=6))
             axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("-", "−")))
         axes.yaxis.set_major_locator(ticks(4))
-        axes.set_xlabel(f"{label} (log scale)" if wide else label)
+        axes.set_xlabel(f"{label} (log scale)" if powers else label)
         axes.set_ylabel("% of the ads")
 
     about = f"Histogram, {title}: from {edges[0]:.3g} to {edges[-1]:.3g}, most often near {edges[shares.argmax()]:.3g}."
@@ -102,21 +133,13 @@ def histogram(title: str, bins: Histogram, label: str, colour: str = COLOURS[2],
 
 def market_map(plot: MapResult, across: str, upwards: str) -> Picture:
     """Gains over two properties of the market, ``across`` and ``upwards``, a panel for each loss."""
-    panels = [_map(name, plot, f"over {across} (across) and {upwards} (upwards)") for name in in_order(plot.losses)]
-    return Picture(f"regimes_{plot.name}", tuple(panels))
+    about = f"difference to log loss over {across} (across) and {upwards} (upwards); a table below has the numbers."
+    return Picture(f"regimes_{plot.name}", tuple(_map(name, plot, about) for name in in_order(plot.losses)))
 
 
-def _map(name: str, plot: MapResult, axes_words: str) -> Panel:
-    cells = plot.losses[name]
-    outcomes = [cell.outcome for row in cells for cell in row]
-    better, worse = outcomes.count(Outcome.BETTER), outcomes.count(Outcome.WORSE)
-    about = (
-        f"{name}: difference to log loss {axes_words}. "
-        f"Better in {better} cells, worse in {worse}, unclear in {len(outcomes) - better - worse}."
-    )
-
+def _map(name: str, plot: MapResult, about: str) -> Panel:
     def paint(axes: Axes) -> None:
-        for y, row in enumerate(cells):
+        for y, row in enumerate(plot.losses[name]):
             for x, cell in enumerate(row):
                 _cell(axes, x, y, cell, small=min(7.8, 30 / len(row)))
         for axis, ends in ((plot.x, "x"), (plot.y, "y")):
@@ -127,22 +150,17 @@ def _map(name: str, plot: MapResult, axes_words: str) -> Panel:
         axes.tick_params(length=0)
         axes.spines[["left", "bottom"]].set_visible(False)
 
-    return Panel(name, about, 0.7 + 0.56 * len(plot.y.levels), paint, NARROW)
+    return Panel(name, f"{name}: {about}", 0.7 + 0.56 * len(plot.y.levels), paint, NARROW)
 
 
 def _cell(axes: Axes, x: int, y: int, cell: CellGain, small: float) -> None:
-    """Difference above its interval; blue for better, orange for worse, a dotted edge where that is unclear."""
-    clear = cell.outcome.clear
+    """Difference above its interval; on blue if better, on orange if worse, on white if that is unclear."""
     fill = {Outcome.BETTER: COLOURS[0], Outcome.WORSE: COLOURS[1]}.get(cell.outcome, "none")
-    edge: dict[str, Any] = (
-        {"edgecolor": "none", "alpha": 0.3} if clear else {"edgecolor": UNCLEAR, "linewidth": 0.7, "linestyle": ":"}
-    )
-    axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, facecolor=fill, **edge))
-    centre, _, interval = points(cell).partition(" ")
-    ink = INK if clear else SOFT
-    sign = "" if centre == NONE else f" {OUTCOMES[cell.outcome][0]}"
-    axes.text(x, y + 0.16, centre + sign, ha="center", va="center", size=9, color=ink)
-    axes.text(x, y - 0.2, interval.strip("[]"), ha="center", va="center", size=small, color=ink)
+    axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, facecolor=fill, edgecolor=GRID, alpha=0.3))
+    centre, _, interval = f"{100 * cell:.2f}".partition(" ")
+    ink: dict[str, Any] = {"ha": "center", "va": "center", "color": INK if cell.outcome.clear else SOFT}
+    axes.text(x, y + 0.16, f"{centre} {OUTCOMES[cell.outcome][0]}", size=9, **ink)
+    axes.text(x, y - 0.2, interval.strip("[]"), size=small, **ink)
 
 
 def level(value: float | str) -> str:

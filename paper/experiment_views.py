@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from bidwise.evaluation.estimate import NONE, Estimate
 from bidwise.report.drawing import COLOURS, Panel
-from bidwise.report.formatting import counted, number, per_cent
-from bidwise.report.sections import OUTCOMES, Cell, Table, TableRow, as_cell, setting
+from bidwise.report.formatting import number, per_cent
+from bidwise.report.sections import OUTCOMES, Cell, Table, TableRow, as_cell
 from bidwise.study.recipe import BASELINE
-from paper.experiment_figures import errors, histogram, level, market_map, surrogates
-from paper.loss_styles import in_order
-from paper.pictures import Picture
-from paper.recipes_results import RECIPES, RecipesResult
-from paper.synthetic import PAPER
-from paper.synthetic_results import LossResult, MapResult, ReadingsResult, RegimesResult, SyntheticResult
+from paper.experiment_figures import Picture, histogram, in_order, level, market_map, surrogates
+from paper.recipes import RECIPES, RecipesResult
+from paper.synthetic_results import CellGain, LossResult, MapResult, ReadingsResult, RegimesResult, SyntheticResult
 
 PROTOCOLS = {
     "converged": "Converged (trained to the end)",
@@ -39,20 +34,16 @@ AXES = {  # of the maps of markets
     "bid spread": "standard deviation of log bids",
     "teacher": "who gives the soft labels",
 }
-WITH_ERRORS = (
-    "Mean welfare, with the standard error of its difference to the average of the six, as the paper defines it."
-)
 CALIBRATED = "The same after Platt scaling of both models on validation clicks."
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidates against one baseline on the same auctions; ``gains`` are shares, the first table is open."""
+    """Candidates against one baseline on the same auctions; ``gains`` are shares."""
 
     title: str
     gains: Mapping[str, Estimate]
-    tables: Sequence[Table]
-    lams: Mapping[str, Sequence[float]] = field(default_factory=dict)  # selected, of each repeat
+    tables: Sequence[Table] = ()
     tuned: bool = False
 
 
@@ -62,7 +53,7 @@ class Figures:
 
     title: str
     lead: str
-    picture: Picture
+    picture: Picture = Picture("", ())  # noqa: RUF009 (frozen)
     tables: Sequence[Table] = ()
 
 
@@ -74,7 +65,7 @@ class Experiment:
     unit: str  # of gains
     repeats: int
     ads: int | None = None  # to test on, where a run can have too few
-    facts: Sequence[tuple[str, str]]
+    facts: Sequence[tuple[str, str]] = ()
     comparisons: Sequence[Comparison] = ()
     worlds: Mapping[str, Sequence[Estimate]] = field(default_factory=dict)  # gains of a candidate in each of many
     over: str = "worlds"  # what these are
@@ -84,47 +75,52 @@ class Experiment:
     paper: Table | None = None
     how: Sequence[tuple[str, str]] = ()
     losses: Sequence[str] = ()
-    lams: Sequence[float] = ()  # the grid
     notes: Sequence[str] = ()
 
 
-def by_column(
-    caption: str, first: str, columns: Sequence[Column], rows: Mapping[str, Any], *, folded: bool = False
-) -> Table:
+def by_column(caption: str, first: str, columns: Sequence[Column], rows: Mapping[str, Any]) -> Table:
     """A table made from its columns; the meaning of its headings is listed below it."""
     headings = [(heading, meaning) for heading, meaning, _ in columns]
     lines = [TableRow(name, [as_cell(of(row)) for *_, of in columns]) for name, row in rows.items()]
-    return Table(caption, first, headings, lines, explained=any(meaning for _, meaning in headings), folded=folded)
+    return Table(caption, first, headings, lines, explained=any(meaning for _, meaning in headings))
 
 
 def gain_cell(gain: Estimate | None, *, narrow: bool = False) -> Cell:
     """A gain with its sign and interval; the baseline has none. A narrow one leaves the per cent to its caption."""
-    if gain is None or not math.isfinite(gain.difference):
-        return Cell("reference" if gain is None else NONE)
+    if gain is None:
+        return Cell("reference")
+    if not math.isfinite(gain.difference):
+        return Cell(NONE)
     size = f"{100 * gain:.2f}" if narrow else f"{gain:%}"
     return Cell(f"{OUTCOMES[gain.outcome][0]} {size}", gain.outcome)
 
 
-def versus(heading: str, meaning: str, of: Callable[[Any], Estimate | None]) -> Column:
-    """A column of gains."""
-    return heading, meaning, lambda row: gain_cell(of(row))
+def versus(heading: str, meaning: str, of: Callable[[Any], Estimate | None], unit: float = 1.0) -> Column:
+    """A column of gains as shares of ``unit``."""
+    return heading, meaning, lambda row: gain_cell(None if (gain := of(row)) is None else gain / unit)
 
 
-def tables_of(title: str, losses: Mapping[str, Any], columns: list[Column], more: list[Column]) -> list[Table]:
-    """An open table, and a folded one with all measures that losses have."""
-    if any(math.isfinite(loss.epoch or math.nan) for loss in losses.values()):
-        more = [*more, ("Epoch", "Selected on validation ads, mean over repeats.", lambda loss: number(loss.epoch, 2))]
-    if any(loss.lam for loss in losses.values()):
-        more.append(("λ", "Selected: the median, and the range over repeats.", lambda loss: _range(loss.lam or ())))
-    folded = by_column(f"{title}: other numbers", "Loss", more, losses, folded=True)
-    return [by_column(title, "Loss", columns, losses), folded]
-
-
-def _range(numbers: Sequence[float]) -> str:
+def _lams(loss: Any) -> str:
     """``3 (0.3 to 10)``."""
-    if len(set(numbers)) < 2:
-        return f"{numbers[0]:g}" if numbers else ""
-    return f"{sorted(numbers)[len(numbers) // 2]:g} ({min(numbers):g} to {max(numbers):g})"
+    if not loss.lam:
+        return ""
+    middle = f"{sorted(loss.lam)[len(loss.lam) // 2]:g}"
+    return middle if len(set(loss.lam)) == 1 else f"{middle} ({min(loss.lam):g} to {max(loss.lam):g})"
+
+
+CHOSEN: list[Column] = [  # of tuned losses
+    ("Epoch", "Selected on validation ads, mean over repeats.", lambda loss: number(loss.epoch, 2)),
+    ("λ", "Selected: the median, and the range over repeats.", _lams),
+]
+
+
+def plus_minus(value: float, error: float) -> str:
+    """A mean with its standard error, where it has one.
+
+    >>> plus_minus(1.23456, 0.012), plus_minus(1.2, math.nan)
+    ('1.2346 ± 0.0120', '1.2000')
+    """
+    return number(value, 4) + (f" ± {error:.4f}" if math.isfinite(error) else "")
 
 
 def protocol_terms(names: Iterable[str], by: str) -> list[tuple[str, str]]:
@@ -140,8 +136,7 @@ def protocol_terms(names: Iterable[str], by: str) -> list[tuple[str, str]]:
 
 def synthetic_view(result: SyntheticResult) -> Experiment:
     """The paper's synthetic experiment."""
-    config = result.config
-    shapes = []
+    config, shapes = result.config, list[Panel]()
     for reading, world in result.worlds.items():
         shapes.append(histogram(f"CTR, {reading}", world.ctr, "CTR", COLOURS[0]))
         shapes.append(histogram(f"Bids, {reading}", world.log10_bid, "bid", powers=True))
@@ -162,15 +157,11 @@ def synthetic_view(result: SyntheticResult) -> Experiment:
         comparisons=[_synthetic_comparison(result, name) for name in result.protocols],
         forest="figure2_welfare",
         figures=[
-            Figures(
-                "The paper’s Figure 2", WITH_ERRORS, Picture("figure2_with_errors", tuple(_figure_2_panels(result)))
-            ),
             Figures("The worlds of ads", readings, Picture("figure4_distributions", tuple(shapes), across=2)),
             Figures("The paper’s Figure 1", "What replaces the indicator of a mistake.", surrogates()),
         ],
         how=protocol_terms(result.protocols, "expected welfare"),
         losses=config.losses,
-        lams=config.lams,
         notes=[SAID, "Intervals are Student’s t over repeats."],
     )
 
@@ -184,17 +175,14 @@ def _synthetic_comparison(result: SyntheticResult, name: str) -> Comparison:
         versus("Calibrated", CALIBRATED, lambda loss: None if loss is base else loss.calibrated),
         ("AUC", "", lambda loss: number(loss.auc, 4)),
         ("Log loss", "Lower is better.", lambda loss: number(loss.log_loss, 4)),
+        ("Welfare", "Bid × true CTR of the ad shown.", lambda loss: number(loss.welfare, 4)),
     ]
-    more: list[Column] = [("Welfare", "Bid × true CTR of the ad shown.", lambda loss: number(loss.welfare, 4))]
-    if base.by_clicks:
-        meaning = "If clicks, all that a platform has, select epoch and λ; the teacher was selected by true CTR."
-        more.append(versus("Selected by clicks", meaning, lambda loss: None if loss is base else loss.by_clicks))
     if math.isfinite(base.error_to_average):
         meaning = "Welfare − that of the paper’s six losses, ± standard error, as the paper draws it."
-        more.append(("To average", meaning, lambda x: plus_minus(x.difference_to_average, x.error_to_average)))
-    gains = {loss: found for loss, found in losses.items() if found is not base}
-    lams = {loss: found.lam for loss, found in losses.items() if found.lam}
-    return Comparison(PROTOCOLS[name], gains, tables_of(PROTOCOLS[name], losses, columns, more), lams, name == "tuned")
+        columns.append(("To average", meaning, lambda x: plus_minus(x.difference_to_average, x.error_to_average)))
+    columns += CHOSEN if name == "tuned" else []
+    gains = {loss: found for loss, found in losses.items() if loss != BASELINE}
+    return Comparison(PROTOCOLS[name], gains, [by_column(PROTOCOLS[name], "Loss", columns, losses)], name == "tuned")
 
 
 def readings_view(result: ReadingsResult) -> Experiment:
@@ -204,35 +192,29 @@ def readings_view(result: ReadingsResult) -> Experiment:
     others = [loss for loss in losses if loss != BASELINE]
     gains = {loss: {name: found[loss] for name, found in readings.items()} for loss in others}
 
-    def table(title: str, names: Sequence[str], cell: Callable[[LossResult], Cell | str], *, first: bool) -> Table:
-        rows = [(name, [cell(found[loss]) for loss in names]) for name, found in readings.items()]
-        if first:
-            rows = [(name, [per_cent(readings[name][BASELINE].ratio), *cells]) for name, cells in rows]
-        headings = [(loss, "") for loss in names]
-        return Table(title, "Reading", [("log_loss reaches", "")] * first + headings, rows, explained=True)
+    def column(loss: str, cell: Callable[[LossResult], Cell | str]) -> Column:
+        return loss, "", lambda found: cell(found[loss])
 
+    reached = column(BASELINE, lambda loss: per_cent(loss.ratio))
+    calibrated = [column(loss, lambda x: gain_cell(x.calibrated)) for loss in others]
+    log_losses = [column(loss, lambda x: number(x.log_loss, 4)) for loss in losses]
+    caption = f"What log loss reaches, in % {OPTIMUM}, and the others’ difference to it"
     return Experiment(
         title="The paper’s synthetic experiment under several readings",
         unit=OPTIMUM,
         repeats=config.repeats,
-        facts=[
-            (f"{len(readings)}", "readings of what the paper leaves open"),
-            (f"{config.repeats}", "markets, the same for all readings but for their bids and CTRs"),
-            (f"{config.test_auctions:,}", "test auctions of 50 ads in each"),
-        ],
-        comparisons=[Comparison(loss, some, []) for loss, some in gains.items()],
+        comparisons=[Comparison(loss, some) for loss, some in gains.items()],
         worlds={loss: list(some.values()) for loss, some in gains.items()},
         over="readings",
-        summary=table(f"Difference to log loss, in % {OPTIMUM}", others, gain_cell, first=True),
+        summary=by_column(caption, "Reading", [reached, *(column(loss, gain_cell) for loss in others)], readings),
         forest="readings_welfare",
         figures=[
             Figures(
                 "More of the readings",
                 CALIBRATED + " Log losses: those in the paper’s tables for Criteo are 0.47 to 0.49.",
-                Picture("", ()),
-                [
-                    table("The same, calibrated", others, lambda loss: gain_cell(loss.calibrated), first=False),
-                    table("Log loss on test ads", losses, lambda loss: number(loss.log_loss, 4), first=False),
+                tables=[
+                    by_column("The same, calibrated", "Reading", calibrated, readings),
+                    by_column("Log loss on test ads", "Reading", log_losses, readings),
                 ],
             )
         ],
@@ -242,27 +224,10 @@ def readings_view(result: ReadingsResult) -> Experiment:
         ],
         losses=losses,
         notes=[
-            "Intervals are Student’s t over markets. log_weighted has the pair weights alone, "
-            "log_teacher_unweighted the teacher alone, log_teacher both."
+            f"Intervals are Student’s t over {config.repeats} markets, the same ones but for bids and CTRs.",
+            "log_weighted has the pair weights alone, log_teacher_unweighted the teacher alone, log_teacher both.",
         ],
     )
-
-
-def _figure_2_panels(result: SyntheticResult) -> Iterator[Panel]:
-    """Welfare of the paper's six losses, its standard error that of the difference to their average."""
-    for name, protocol in result.protocols.items():
-        six = {loss: x for loss, x in protocol.losses.items() if loss in PAPER}
-        if all(math.isfinite(x.error_to_average) for x in six.values()):
-            yield errors(PROTOCOLS[name], {loss: (x.welfare, x.error_to_average) for loss, x in six.items()}, "welfare")
-
-
-def plus_minus(value: float, error: float) -> str:
-    """A mean with its standard error, where it has one.
-
-    >>> plus_minus(1.23456, 0.012), plus_minus(1.2, math.nan)
-    ('1.2346 ± 0.0120', '1.2000')
-    """
-    return number(value, 4) + (f" ± {error:.4f}" if math.isfinite(error) else "")
 
 
 def recipes_view(result: RecipesResult) -> Experiment:
@@ -277,93 +242,61 @@ def recipes_view(result: RecipesResult) -> Experiment:
         title="What raises welfare over the strongest baseline",
         unit=OF_BASELINE,
         repeats=config.repeats,
-        facts=[
-            (f"{len(result.worlds)}", "worlds"),
-            (f"{config.repeats}", "draws of each"),
-            (f"{config.rows:,}", "ads in a draw"),
+        comparisons=[
+            Comparison(f"World {name}", {x: found.gain for x, found in world.recipes.items() if found.gain is not None})
+            for name, world in result.worlds.items()
         ],
-        comparisons=[_recipes_comparison(result, world) for world in result.worlds],
-        worlds={f"{name} ({_cost(name)})": some for name, some in gains.items()},
+        worlds=gains,
         summary=Table(f"Gains by world, in % {OF_BASELINE}", "Recipe", headings, rows),
         forest="recipes_welfare",
-        how=[(name, f"{RECIPES[name].about}; {_cost(name)}") for name in names],
+        how=[(name, RECIPES[name]) for name in names],
         notes=[
-            "Each draw is a new world of its kind; intervals are Student’s t over draws. All models are calibrated."
+            f"Each of {config.repeats} draws is a new world of its kind with {config.rows:,} ads.",
+            "Intervals are Student’s t over draws. All models are calibrated.",
         ],
     )
 
 
-def _recipes_comparison(result: RecipesResult, world: str) -> Comparison:
-    numbers, title = result.worlds[world], f"World {world}"
-    recipes = numbers.recipes
-    columns: list[Column] = [
-        ("Of the optimum", "Welfare / that of the true CTR.", lambda name: per_cent(numbers.share(name))),
-        versus("− baseline", f"In % {OF_BASELINE}.", lambda name: recipes[name].gain),
-        ("AUC", "", lambda name: number(float(np.mean(recipes[name].auc)), 4)),
-        ("Log loss", "Lower is better.", lambda name: number(float(np.mean(recipes[name].log_loss)), 5)),
-    ]
-    chosen = [(name, [_settings(settings)]) for name, settings in numbers.tuned.chosen.items()]
-    caption = f"{title}: settings, chosen on a draw of their own"
-    tables = [
-        by_column(title, "Recipe", columns, {name: name for name in recipes}),
-        Table(caption, "Recipe", [("Settings", "")], chosen, folded=True, wordy=True),
-    ]
-    return Comparison(title, {name: x.gain for name, x in recipes.items() if x.gain is not None}, tables)
-
-
-def _cost(name: str) -> str:
-    cost = RECIPES[name]
-    return f"{counted(cost.trainings, 'training')}, {counted(cost.serves, 'model')} served"
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
-    flat = {**{key: x for key, x in settings.items() if key != "options"}, **settings.get("options", {})}
-    return ", ".join(f"{'L2 × ads' if key == 'l2' else key} {setting(value)}" for key, value in flat.items())
-
-
 def regimes_view(result: RegimesResult) -> Experiment:
     """Where which loss is better."""
-    config, losses, rows = result.config, in_order(result.summary), []
-    for loss in losses:
-        counts, after = result.summary[loss], result.after_holm(loss)
-        shown = (counts.better, counts.worse, counts.unclear, after.better, after.worse, counts.cells)
-        rows.append((loss, [f"{count:,}" for count in shown]))
-    headings = [("▲ Better", "Kinds of market in which the interval is above 0."), ("▼ Worse", "In which it is below.")]
-    headings += [
-        ("≈ Unclear", "In which it contains 0."),
-        ("▲ Holm", "Better after Holm’s correction for their number."),
+    config, losses = result.config, in_order(result.summary)
+    counts = {loss: (result.summary[loss], result.after_holm(loss)) for loss in losses}
+    columns: list[Column] = [
+        ("▲ Better", "Kinds of market in which the interval is above 0.", lambda row: f"{row[0].better}"),
+        ("▼ Worse", "In which it is below.", lambda row: f"{row[0].worse}"),
+        ("≈ Unclear", "In which it contains 0.", lambda row: f"{row[0].unclear}"),
+        ("▲ Holm", "Better after Holm’s correction for their number.", lambda row: f"{row[1].better}"),
+        ("▼ Holm", "Worse after it.", lambda row: f"{row[1].worse}"),
+        ("Of", "", lambda row: f"{row[0].cells}"),
     ]
-    headings += [("▼ Holm", "Worse after it."), ("Of", "")]
     figures = []
     for plot in result.maps:
         across, upwards = (AXES.get(axis.name, axis.name) for axis in (plot.x, plot.y))
         lead = f"Across: {across}. Upwards: {upwards}. Difference to log loss in % {OPTIMUM}, and its 95 % interval."
-        tables = [_cells(plot, way) for way in ("", "calibrated", "by_clicks")]
+        tables = [
+            _cells(plot, "in %", lambda cell: cell),
+            _cells(plot, "in %, both models calibrated", lambda cell: cell.calibrated),
+        ]
         figures.append(Figures(f"By {plot.x.name} and {plot.y.name}", lead, market_map(plot, across, upwards), tables))
     return Experiment(
         title="Where which loss is better",
         unit=OPTIMUM,
         repeats=config.repeats,
-        facts=[
-            (f"{len(losses)}", "losses against a tuned log loss"),
-            (f"{max(counts.cells for counts in result.summary.values())}", "kinds of market, or fewer, for each"),
-            (f"{config.repeats:,}", "repeats in each"),
-        ],
         worlds={loss: result.cells(loss) for loss in losses},
-        summary=Table("Kinds of market by outcome", "Loss", headings, rows, explained=True),
+        summary=by_column("Kinds of market by outcome", "Loss", columns, counts),
         figures=figures,
         losses=losses,
-        lams=config.lams,
-        notes=["Epoch and λ are selected in each cell. Cells share random numbers, so their errors go together."],
+        notes=[
+            f"Every cell has {config.repeats} markets, its own epoch and its own λ.",
+            "Cells share random numbers, so their errors go together.",
+        ],
     )
 
 
-def _cells(plot: MapResult, way: str) -> Table:
-    words = {"": "", "calibrated": ", both models calibrated", "by_clicks": ", epoch and λ selected by clicks"}[way]
+def _cells(plot: MapResult, unit: str, gain: Callable[[CellGain], Estimate]) -> Table:
     rows = []
     for loss in in_order(plot.losses):
         for height, row in zip(plot.y.levels, plot.losses[loss], strict=True):
-            cells = [gain_cell(getattr(cell, way) if way else cell, narrow=True) for cell in row]
-            rows.append((f"{loss}, {plot.y.name} {level(height)}", cells))
+            rows.append((f"{loss}, {plot.y.name} {level(height)}", [gain_cell(gain(x), narrow=True) for x in row]))
     headings = [(f"{plot.x.name} {level(each)}", "") for each in plot.x.levels]
-    return Table(f"By {plot.x.name} and {plot.y.name}, in %{words}", "Loss", headings, rows, folded=True)
+    return Table(f"By {plot.x.name} and {plot.y.name}, {unit}", "Loss", headings, rows, folded=True)

@@ -11,26 +11,27 @@ from bidwise.evaluation.estimate import Outcome
 from bidwise.json_files import read_json
 from bidwise.report.build import run_of, runs_page
 from bidwise.report.sections import Run, RunPage, Section
+from bidwise.report.train_sentences import ABOUT as ABOUT_LOSSES
+from bidwise.report.train_sentences import NO_WORDS
 from bidwise.run_folder import result_from_json, write_text
 from paper.criteo_results import CriteoResult
 from paper.criteo_view import criteo_view
-from paper.experiment_figures import forest
+from paper.experiment_figures import Picture, forest, in_order
 from paper.experiment_views import Comparison, Experiment, readings_view, recipes_view, regimes_view, synthetic_view
-from paper.loss_styles import losses_section
-from paper.pictures import Picture, drawings, grid_ends, write
-from paper.recipes_results import RecipesResult
-from paper.synthetic_results import ReadingsResult, RegimesResult, SyntheticResult
+from paper.recipes import RecipesResult
+from paper.synthetic_results import Counts, ReadingsResult, RegimesResult, SyntheticResult
 
 FEW_REPEATS, FEW_ADS = 10, 10_000
-KINDS: tuple[Any, ...] = (SyntheticResult, ReadingsResult, RegimesResult, CriteoResult, RecipesResult)
-RESULTS: dict[str, Any] = {kind.kind: kind for kind in KINDS}
-VIEWS: dict[str, Callable[[Any], Experiment]] = {
-    "synthetic": synthetic_view,
-    "readings": readings_view,
-    "regimes": regimes_view,
-    "criteo": criteo_view,
-    "recipes": recipes_view,
+ABOUT = ABOUT_LOSSES | {"log_teacher_unweighted": "log with a teacher’s CTR for clicks and no pair weights."}
+KINDS: dict[Any, Callable[[Any], Experiment]] = {
+    SyntheticResult: synthetic_view,
+    ReadingsResult: readings_view,
+    RegimesResult: regimes_view,
+    CriteoResult: criteo_view,
+    RecipesResult: recipes_view,
 }
+RESULTS = {kind.kind: kind for kind in KINDS}
+VIEWS = {kind.kind: view for kind, view in KINDS.items()}
 
 
 def read_result(folder: Path) -> Any:
@@ -49,26 +50,19 @@ def typed_result(data: Any, where: str = "result.json") -> Any:
     return result_from_json(RESULTS[kind], data, where)
 
 
-def experiments_page(runs: Sequence[Run]) -> str:
-    """The HTML of a page about experiments."""
-    return runs_page(runs, dict.fromkeys(VIEWS, experiment_page))
-
-
 def report(folders: Sequence[Path], out: Path) -> None:
     """Write one page about several experiments."""
-    page = experiments_page([run_of(folder, read_result(folder)) for folder in folders])
+    page = runs_page([run_of(folder, read_result(folder)) for folder in folders], dict.fromkeys(VIEWS, experiment_page))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, page)
 
 
 def write_report(folder: Path, result: Any) -> None:
-    """``report.html``, and every picture as SVG, PDF and PNG under ``figures``; the same bytes for the same result."""
-    run = run_of(folder, result)
-    pictures = [picture for picture in experiment_pictures(run) if picture.panels]
-    for picture in pictures:
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
-        write(folder / "figures", picture)
-    write_text(folder / "report.html", experiments_page([run]))
+    """``report.html``, and every picture as SVG under ``figures``; the same bytes for the same result."""
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for picture in experiment_pictures(result):
+        picture.write(folder / "figures")
+    write_text(folder / "report.html", runs_page([run_of(folder, result)], {result.kind: experiment_page}))
 
 
 def experiment_page(run: Run, key: str) -> RunPage:
@@ -83,24 +77,22 @@ def experiment_page(run: Run, key: str) -> RunPage:
     )
     sections = [
         Section(f"Over all {shown.over}", tables=[shown.summary] if shown.summary else []),
-        Section("Welfare against the baseline", lead, figures=drawings(key, _forest(shown))),
+        Section("Welfare against the baseline", lead, figures=_forest(shown).drawings(key)),
         Section("The paper’s numbers beside ours", tables=[shown.paper] if shown.paper else []),
         Section("All numbers", "Means over repeats on test auctions.", tables=tables),
-        *(
-            Section(each.title, each.lead, figures=drawings(key, each.picture), tables=each.tables)
-            for each in shown.figures
-        ),
-        Section("How it was done", terms=shown.how),
-        losses_section(shown.losses),
-        Section("Notes", points=shown.notes),
     ]
+    for each in shown.figures:
+        sections.append(Section(each.title, each.lead, figures=each.picture.drawings(key), tables=each.tables))
+    sections.append(Section("How it was done", terms=shown.how))
+    about = [(loss, ABOUT.get(loss, NO_WORDS)) for loss in in_order(shown.losses)]
+    sections += [Section("The losses", terms=about), Section("Notes", points=shown.notes)]
     return RunPage(run.name, shown.title, headline, [("", each) for each in others], shown.facts, sections)
 
 
-def experiment_pictures(run: Run) -> list[Picture]:
-    """Every picture of a run, for files; those that have nothing to show have no panels."""
-    shown = VIEWS[run.result.kind](run.result)
-    return [_forest(shown), *(each.picture for each in shown.figures)]
+def experiment_pictures(result: Any) -> list[Picture]:
+    """Every picture of a result that has something to show."""
+    shown = VIEWS[result.kind](result)
+    return [picture for picture in (_forest(shown), *(each.picture for each in shown.figures)) if picture.panels]
 
 
 def experiment_summary(result: Any) -> str:
@@ -113,21 +105,14 @@ def experiment_summary(result: Any) -> str:
 
 def _forest(shown: Experiment) -> Picture:
     label = f"difference to the baseline, % {shown.unit}"
-    families = bool(shown.losses) and not shown.worlds  # else what is compared are readings or recipes
-    panels = [forest(each.title, each.gains, label, families=families) for each in shown.comparisons]
-    return Picture(
-        shown.forest, tuple(panel for panel, each in zip(panels, shown.comparisons, strict=True) if each.gains)
-    )
+    panels = [forest(each.title, each.gains, label) for each in shown.comparisons if each.gains]
+    return Picture(shown.forest, tuple(panels))
 
 
 def verdict(shown: Experiment) -> list[str]:
     """What is better than the baseline, what is worse, and what to beware of; the first sentence is the headline."""
     tuned_first = sorted(shown.comparisons, key=lambda each: not each.tuned)
     found = [_over_worlds(shown)] if shown.worlds else [_compared(each) for each in tuned_first]
-    lams = {name: some for each in shown.comparisons for name, some in each.lams.items()}
-    for name, cells in shown.worlds.items():
-        lams[name] = tuple(lam for cell in cells for lam in getattr(cell, "lam", None) or ())
-    found += grid_ends({name: some for name, some in lams.items() if some}, shown.lams)
     if shown.ads is not None and shown.ads < FEW_ADS:
         found.append(f"{shown.ads:,} test ads are a trial, not a measurement: use {FEW_ADS:,} or more.")
     if shown.repeats == 1:
@@ -142,7 +127,7 @@ def _compared(comparison: Comparison) -> str:
     gains = comparison.gains
     if not gains:
         return f"{comparison.title}: only log loss was trained, so there is nothing to compare."
-    better, worse = ([n for n, x in gains.items() if x.outcome is kind] for kind in (Outcome.BETTER, Outcome.WORSE))
+    better, worse = ([n for n, gain in gains.items() if gain.outcome is x] for x in (Outcome.BETTER, Outcome.WORSE))
     best = max(better or gains, key=lambda name: gains[name].difference)
     count = f"{len(better) or 'none'} of {len(gains)} losses {'are' if len(better) > 1 else 'is'}"
     parts = [f"{count} measurably above log loss, the highest {best} at {gains[best]:%}"]
@@ -154,12 +139,9 @@ def _compared(comparison: Comparison) -> str:
 
 def _over_worlds(shown: Experiment) -> str:
     """The candidate that is better in most worlds, one that is worse in none before all others."""
-    outcomes = {name: [gain.outcome for gain in gains] for name, gains in shown.worlds.items()}
-    better, worse = (
-        {name: some.count(kind) for name, some in outcomes.items()} for kind in (Outcome.BETTER, Outcome.WORSE)
-    )
-    best = max(outcomes, key=lambda name: (better[name] > 0 and not worse[name], better[name] - worse[name]))
-    if not better[best]:
+    counts = {name: Counts.of(gains) for name, gains in shown.worlds.items()}
+    best = max(counts, key=lambda name: counts[name].merit)
+    if not counts[best].better:
         return f"No candidate is measurably above its baseline in any of the {shown.over}."
-    words = f"{best} is measurably above its baseline in {better[best]} of {len(outcomes[best])} {shown.over}"
-    return f"{words} and below it in {worse[best] or 'none'}; the table has the others."
+    words = f"{best} is measurably above its baseline in {counts[best].better} of {counts[best].cells} {shown.over}"
+    return f"{words} and below it in {counts[best].worse or 'none'}; the table has the others."

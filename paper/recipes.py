@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bidwise.checks import derived_seed
+import bidwise
+from bidwise.checks import InputError, check_name, derived_seed
 from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.estimate import Estimate
@@ -28,25 +29,111 @@ from bidwise.json_files import to_json
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
 from bidwise.models import Ensemble
-from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import calibrated, trained
+from bidwise.training.arguments import PRECISIONS
 from bidwise.training.run import matmul_precision
 from bidwise.training.validation import logits_across
 from bidwise.workers import Progress, Show
-from paper.criteo_device import Drawn, simulated_ads
-from paper.recipes_results import (
-    RECIPES,
-    SMALL,
-    TAUGHT_SMALL,
-    RecipeNumbers,
-    RecipesConfig,
-    RecipesResult,
-    Tuned,
-    WorldNumbers,
-    baseline_of,
-)
+from paper.criteo_device import Dataset, simulated_ads
+from paper.criteo_world import CRITEO_WORLDS
+from paper.synthetic_results import check_wholes
 from paper.tasks import Task, TaskCache
+
+SMALL, TAUGHT_SMALL = "small", "distilled_small"  # the baseline of small models, and what is compared with it
+
+
+#: What is compared with the strongest baseline, ``log_loss``, and the small ones with theirs.
+RECIPES = {
+    BASELINE: "the strongest baseline: architecture, L2 and learning rate by validation log loss",
+    "other": "the best setting of the other deep architecture",
+    "ensemble": "four baselines with different seeds, served as their mean logit",
+    "mixed": "two baselines and two of the other architecture, served as their mean logit",
+    "distilled": "the baseline’s architecture trained on the CTR of the ensemble",
+    "distilled_mixed": "control: the same with the mixed ensemble as the teacher",
+    "distilled_one": "control: the same with a single baseline as the teacher",
+    "bid_weighted": "log loss weighted by the bid or its square root",
+    "log_plus": "the pairwise welfare loss, positive part and logistic",
+    "log_plus_teacher": "the same on the CTR of the ensemble",
+    "bid_calibrated": "the baseline, recalibrated by a line over its logit and the log bid",
+    SMALL: "a small DeepFM (two layers of 16), its own L2 and learning rate",
+    TAUGHT_SMALL: "the same trained on the CTR of the ensemble, compared with small",
+}
+
+
+@dataclass(frozen=True)
+class RecipesConfig:
+    """The options of a run; two runs with the same ones on the same kind of device give the same numbers.
+
+    Args:
+        worlds: names of simulated worlds.
+        rows: ads of a draw: eight tenths train, one validates, one tests.
+        repeats: draws of every world in addition to the one for tuning.
+        auction_size: ads of an auction; welfare is the mean over every possible auction.
+        batch_size: ads in a batch.
+        precision: float32, or mixed for products of matrices on the tensor cores of a GPU.
+        seed: of all random numbers.
+    """
+
+    worlds: tuple[str, ...] = tuple(CRITEO_WORLDS)
+    rows: int = 1_000_000
+    repeats: int = 8
+    auction_size: int = 256
+    batch_size: int = 4096
+    precision: str = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.worlds:
+            raise InputError("must name at least one world, found none", argument="worlds")
+        for world in self.worlds:
+            check_name("worlds", world, CRITEO_WORLDS)
+        check_name("precision", self.precision, PRECISIONS)
+        check_wholes(self, rows=1000, auction_size=2, batch_size=2)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was chosen on a draw of the world that no repeat has, and everything that was tried there."""
+
+    chosen: dict[str, dict[str, Any]]  # settings of the baseline, of `other` and of each recipe that has some
+    tried: dict[str, tuple[dict[str, Any], ...]]  # by family or recipe, with their validation number, the best first
+
+
+@dataclass(frozen=True)
+class RecipeNumbers:
+    """A recipe in a world: test numbers of each repeat, and the change of welfare as a share of the baseline's."""
+
+    welfare: tuple[float, ...]
+    auc: tuple[float, ...]
+    log_loss: tuple[float, ...]
+    gain: Estimate | None = None  # None: a baseline
+
+
+@dataclass(frozen=True)
+class WorldNumbers:
+    """A world: its settings, the welfare of the true CTR in each repeat, and all recipes."""
+
+    tuned: Tuned
+    optimal: tuple[float, ...]
+    recipes: dict[str, RecipeNumbers]
+
+
+@dataclass(frozen=True)
+class RecipesResult:
+    """A run of `python -m paper recipes`."""
+
+    config: RecipesConfig
+    worlds: dict[str, WorldNumbers]
+    version: str = bidwise.__version__
+    kind: ClassVar[str] = "recipes"
+    format: ClassVar[int] = 2
+
+
+def baseline_of(name: str) -> str:
+    """What a recipe is compared with."""
+    return SMALL if name.endswith(SMALL) else BASELINE
+
 
 #: Settings that are tried, by family; ``l2`` times the number of training ads, eight epochs of a cosine.
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -76,7 +163,6 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 STUDENTS = ("distilled", TAUGHT_SMALL)  # are chosen by log loss, other changes by welfare
 MEMBERS = 4
-TUNING = 4  # repeats that tuning takes as long as, about
 Settings = Mapping[str, Any]
 Wanted = dict[str, tuple[Recipe, int, nn.Module | None]]  # by name: a recipe, the number of its seed, its teacher
 
@@ -85,14 +171,13 @@ def run(
     config: RecipesConfig, out: str | Path, *, device: str = "cpu", progress: Progress | None = None
 ) -> RecipesResult:
     """Tune, train, measure and write ``result.json``; what is already there is not computed again."""
-    of_folder = {"experiment": "recipes", **to_json(config)}
-    folder, made_by = open_folder(out, of_folder), environment(device)
-    tasks = TaskCache(folder, progress, expected=len(config.worlds) * (config.repeats + TUNING))
+    expected = len(config.worlds) * (config.repeats + 1)
+    tasks = TaskCache(out, {"experiment": "recipes", **to_json(config)}, device, progress, expected)
     worlds = {}
     for world in config.worlds:
         shared = {"config": config, "world": world, "device": device}
         key = f"{replace(config, worlds=(world,), repeats=1)}, {FAMILIES}, {SMALL_SETTINGS}, {EPOCHS}, {CHANGES}"
-        (tuned,) = tasks.all([Task(f"{world}-tuning", _tuned, shared, amount=TUNING, key=key)])
+        (tuned,) = tasks.all([Task(f"{world}-tuning", _tuned, shared, key=key)])
         repeats = [
             Task(
                 f"{world}-{k:02d}", _repeated, {**shared, "chosen": tuned["chosen"], "repeat": k}, key=f"{key}, {tuned}"
@@ -101,7 +186,7 @@ def run(
         ]
         worlds[world] = _numbers(Tuned(**tuned), tasks.all(repeats))
     result = RecipesResult(config, worlds)
-    tasks.write(result, made_by)
+    tasks.write(result)
     return result
 
 
@@ -120,7 +205,7 @@ class _Draw:
     """A draw of a world, and what is trained on it."""
 
     config: RecipesConfig
-    drawn: Drawn
+    drawn: Dataset
     device: str
     seed: int
 
@@ -138,17 +223,15 @@ class _Draw:
         config = {"batch_size": self.config.batch_size, "precision": self.config.precision}
         return Recipe(**{**settings, "unit": 1.0, "l2": l2, "epochs": EPOCHS, "schedule": "cosine", **config})
 
-    def trained(self, wanted: Wanted, show: Show) -> dict[str, nn.Module]:
+    def trained(self, wanted: Wanted) -> dict[str, nn.Module]:
         """Models by name."""
-        ads: dict[str, Any] = {"ads": self.drawn.train, "valid": self.drawn.valid}
-        ads |= {"cardinalities": self.drawn.cardinalities, "device": self.device, "calibrate": False}
-        models: dict[str, nn.Module] = {}
+        shared: dict[str, Any] = {"ads": self.drawn.train, "valid": self.drawn.valid, "device": self.device}
+        shared |= {"cardinalities": self.drawn.cardinalities, "calibrate": False}
         with matmul_precision(self.config.precision):
-            for name, (recipe, member, teacher) in wanted.items():
-                seed = derived_seed(self.seed, "member", member)
-                models[name] = trained(recipe, **ads, seed=seed, teacher=teacher).model
-                show(len(models) / len(wanted))
-        return models
+            return {
+                name: trained(recipe, **shared, seed=derived_seed(self.seed, "member", member), teacher=teacher).model
+                for name, (recipe, member, teacher) in wanted.items()
+            }
 
     def served(self, models: Sequence[nn.Module]) -> Ensemble:
         """The mean logit of models, calibrated."""
@@ -169,13 +252,13 @@ class _Draw:
         return Pool(bids * ctr, self.config.auction_size).welfare(bids * worth.double(), (1.0,)).mean
 
     def tried(
-        self, settings: Mapping[str, Sequence[Settings]], show: Show, teacher: nn.Module | None = None
+        self, settings: Mapping[str, Sequence[Settings]], teacher: nn.Module | None = None
     ) -> dict[str, tuple[dict[str, Any], ...]]:
         """Settings of each name with what validation says of them once they are calibrated, the best first."""
         wanted: Wanted = {
             f"{name} {k}": (self.recipe(x), 0, teacher) for name, some in settings.items() for k, x in enumerate(some)
         }
-        models, found, valid = self.trained(wanted, show), {}, self.drawn.valid
+        models, found, valid = self.trained(wanted), {}, self.drawn.valid
         for name, some in settings.items():
             by_welfare = name in CHANGES and name not in STUDENTS
             measure, rated = "valid_welfare" if by_welfare else "valid_log_loss", []
@@ -190,29 +273,24 @@ class _Draw:
         return found
 
 
-def _part(show: Show, start: float, end: float) -> Show:
-    """The progress of a part."""
-    return lambda share: show(start + (end - start) * share)
-
-
-def _tuned(show: Show, *, config: RecipesConfig, world: str, device: str) -> dict[str, dict[str, Any]]:
+def _tuned(_: Show, *, config: RecipesConfig, world: str, device: str) -> dict[str, dict[str, Any]]:
     """The fields of :class:`Tuned`."""
     draw = _Draw.of(config, world, -1, device)
     alone: dict[str, Sequence[Settings]] = {
         family: [{"model": family, **each} for each in some] for family, some in FAMILIES.items()
     }
-    tried = draw.tried({**alone, SMALL: SMALL_SETTINGS}, _part(show, 0, 0.4))
+    tried = draw.tried({**alone, SMALL: SMALL_SETTINGS})
     first, *others = sorted(FAMILIES, key=lambda family: tried[family][0]["valid_log_loss"])
     other = next(family for family in others if family != "logistic_regression")
     chosen = {name: _settings(tried[of]) for name, of in ((BASELINE, first), ("other", other), (SMALL, SMALL))}
     members: Wanted = {str(k): (draw.recipe(chosen[BASELINE]), k, None) for k in range(MEMBERS)}
-    ensemble = draw.served(list(draw.trained(members, _part(show, 0.4, 0.5)).values()))
+    ensemble = draw.served(list(draw.trained(members).values()))
     changed = {
         name: [{**base, **change, "l2": base["l2"] * change.get("l2", 1.0)} for change in changes]
         for name, changes in CHANGES.items()
         for base in [chosen[baseline_of(name)]]
     }
-    later = draw.tried(changed, _part(show, 0.5, 1), ensemble)
+    later = draw.tried(changed, ensemble)
     return {"chosen": chosen | {name: _settings(some) for name, some in later.items()}, "tried": {**tried, **later}}
 
 
@@ -222,7 +300,7 @@ def _settings(tried: Sequence[Settings]) -> dict[str, Any]:
 
 
 def _repeated(
-    show: Show, *, config: RecipesConfig, world: str, device: str, chosen: Mapping[str, Settings], repeat: int
+    _: Show, *, config: RecipesConfig, world: str, device: str, chosen: Mapping[str, Settings], repeat: int
 ) -> dict[str, Any]:
     """Test numbers by recipe on one draw, and the welfare of the true CTR."""
     draw = _Draw.of(config, world, repeat, device)
@@ -230,7 +308,7 @@ def _repeated(
     alone: Wanted = {f"{BASELINE} {k}": (of[BASELINE], k, None) for k in range(MEMBERS)}
     alone |= {f"other {k}": (of["other"], k, None) for k in range(2)}
     alone |= {name: (of[name], 0, None) for name in ("bid_weighted", "log_plus", SMALL)}
-    models = draw.trained(alone, _part(show, 0, 0.6))
+    models = draw.trained(alone)
     base, others = [models[f"{BASELINE} {k}"] for k in range(MEMBERS)], [models[f"other {k}"] for k in range(2)]
     members = {BASELINE: base[:1], "other": others[:1], "ensemble": base, "mixed": base[:2] + others}
     served = {name: draw.served(some) for name, some in members.items()}
@@ -241,7 +319,7 @@ def _repeated(
         "log_plus_teacher": (of["log_plus_teacher"], 0, served["ensemble"]),
         TAUGHT_SMALL: (of[TAUGHT_SMALL], 0, served["ensemble"]),
     }
-    models |= draw.trained(taught, _part(show, 0.6, 1))
+    models |= draw.trained(taught)
     served |= {name: draw.served([model]) for name, model in models.items() if name in RECIPES}
     logits = {name: logits_across(model, test.features) for name, model in served.items()}
     logits["bid_calibrated"] = _bid_calibrated(served[BASELINE], draw.drawn.valid, test)

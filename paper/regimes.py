@@ -14,18 +14,16 @@ from torch import Tensor
 
 import bidwise
 from bidwise.checks import InputError, check_name
-from bidwise.data.ads import Ads, stack
+from bidwise.data.ads import Ads
 from bidwise.data.worlds import WORLDS, World
 from bidwise.json_files import from_json, to_json
 from bidwise.losses.named import needs_teacher
-from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, predict
 from bidwise.workers import Progress, Show, ahead, cores
-from paper.grids import LAMS, grid, seeds_of
-from paper.members import BATCHES, Students
-from paper.synthetic import BY_CLICKS, BY_TRUTH, LOSSES, Fits, Study
+from paper.grids import BATCHES, LAMS, Students, seeds_of, side_by_side
+from paper.synthetic import BY_TRUTH, LOSSES, Fits, Study
 from paper.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult, check_wholes
 from paper.tasks import Task, TaskCache
 
@@ -121,19 +119,17 @@ def run(
 ) -> RegimesResult:
     """Train, evaluate and write ``result.json``; what is already there is not computed again."""
     config = checked(config)
-    folder = open_folder(out, {"experiment": "regimes", **asdict(config)})
-    where = environment(device)  # now: the sources may change while it runs
     asked = [m.corners if config.corners else m for m in MAPS if m.name in config.maps]
     of_world: dict[World, list[Cell]] = {}
     for cell in dict.fromkeys(cell for m in asked for row in m.cells for cell in row):
         of_world.setdefault(cell.world, []).append(cell)
     tasks = [
-        Task(f"worlds-{at:02d}", partial(_gains, config, cells, device), amount=_models(config, cells), key=str(cells))
+        Task(f"worlds-{at:02d}", partial(_gains, config, cells, device), key=str(cells))
         for at, cells in enumerate(of_world.values())
     ]
-    kept = TaskCache(folder, progress, expected=sum(task.amount for task in tasks))
+    cache = TaskCache(out, {"experiment": "regimes", **asdict(config)}, device, progress, len(tasks))
     gains: dict[Cell, Gains] = {}
-    for cells, found in zip(of_world.values(), kept.all(tasks), strict=True):
+    for cells, found in zip(of_world.values(), cache.all(tasks), strict=True):
         gains |= zip(cells, from_json(list[Gains], found), strict=True)
     maps = []
     for m in asked:
@@ -141,14 +137,8 @@ def run(
         maps.append(MapResult(m.name, _rounded(m.x), _rounded(m.y), losses))
     counts = {loss: Counts.of([found[loss] for found in gains.values() if loss in found]) for loss in GAINS}
     result = RegimesResult(bidwise.__version__, config, tuple(maps), counts)
-    kept.write(result, where)
+    cache.write(result)
     return result
-
-
-def _models(config: RegimesConfig, cells: list[Cell]) -> int:
-    """How many students the cells of a world train in each repeat."""
-    untaught, taught = (len(grid(Recipe(), losses, config.lams)) for losses in (UNTAUGHT, TAUGHT))
-    return untaught + taught * len({cell.teacher for cell in cells})
 
 
 def _rounded(axis: Axis) -> Axis:
@@ -166,9 +156,9 @@ def sized(metric: str, size: int) -> Metric:
     return replace(plain, name=f"{metric}@{size}", of=lambda logits, ads: plain.of(logits, cut(ads, size)))
 
 
-def _gains(config: RegimesConfig, cells: list[Cell], device: str, show: Show) -> Any:
+def _gains(config: RegimesConfig, cells: list[Cell], device: str, _: Show) -> Any:
     """For every cell of one world the gain of each loss over log loss, tuned on the cell's own auctions."""
-    study = study_of(config, cells, device, show)
+    study = study_of(config, cells, device)
     untaught = study.train("", study.recipes(config.lams), BASE_METRIC)
     taught = {}
     for kind in dict.fromkeys(cell.teacher for cell in cells):
@@ -180,13 +170,13 @@ def _gains(config: RegimesConfig, cells: list[Cell], device: str, show: Show) ->
         losses = LOSSES if cell.teacher == "student" else (BASELINE, *TAUGHT)  # others do not depend on who teaches
         fits = {loss: (untaught | taught[cell.teacher])[loss] for loss in losses}
         mine = replace(study, valid=cut(study.valid, cell.size), test=cut(study.test, cell.size))
-        judged = mine.judge(fits, f"{BY_TRUTH}@{cell.size}", f"{BY_CLICKS}@{cell.size}")
+        judged = mine.judge(fits, f"{BY_TRUTH}@{cell.size}")
         names = [field.name for field in fields(CellGain)]
         gains.append({x: CellGain(**{n: getattr(judged[x], n) for n in names}) for x in losses if x != BASELINE})
     return to_json(gains)
 
 
-def study_of(config: RegimesConfig, cells: list[Cell], device: str, show: Show) -> Study:
+def study_of(config: RegimesConfig, cells: list[Cell], device: str) -> Study:
     """The markets of one world, a repeat each, and the best epoch of each student for every size of auctions."""
     world, seeds = cells[0].world, seeds_of(config.seed, config.repeats)
 
@@ -195,23 +185,17 @@ def study_of(config: RegimesConfig, cells: list[Cell], device: str, show: Show) 
         market = world.market(random)
         return [market.ads(size, random) for size in (config.training_ads, config.validation_ads, config.test_ads)]
 
-    ads, valid, test = (stack(column) for column in zip(*ahead(draw, seeds, cores()), strict=True))
-    done, models = 0.0, _models(config, cells)
-
-    def run(tasks: Sequence[Task]) -> list[Any]:
-        """One after the other; the whole group is kept, not its parts."""
-        nonlocal done
-        values = []
-        for task in tasks:
-            values.append(task.function(lambda share, n=task.amount, first=done: show((first + n * share) / models)))
-            done += task.amount
-        return values
-
+    ads, valid, test = (side_by_side(column) for column in zip(*ahead(draw, seeds, cores()), strict=True))
     recipe = Recipe(model=STUDENT, unit=1.0, epochs=config.epochs, learning_rate=3e-3)
     students = Students(ads.width, seeds, hidden=(), device=device)
     sizes = sorted({cell.size for cell in cells} | {SIZE})
-    metrics = tuple(sized(name, size) for size in sizes for name in (BY_TRUTH, BY_CLICKS))
-    return Study(recipe, UNTAUGHT, ads.to(device), valid.to(device), test, students, run, metrics)
+    metrics = tuple(sized(BY_TRUTH, size) for size in sizes)
+    return Study(recipe, UNTAUGHT, ads.to(device), valid.to(device), test, students, _in_turn, metrics)
+
+
+def _in_turn(tasks: Sequence[Task]) -> list[Any]:
+    """What is found in a world is kept, not its parts."""
+    return [task.function(lambda share: None) for task in tasks]
 
 
 def teacher(kind: str, study: Study, untaught: Fits, world: World, config: RegimesConfig) -> Tensor:
@@ -221,13 +205,13 @@ def teacher(kind: str, study: Study, untaught: Fits, world: World, config: Regim
         return study.ads.truth
     if kind == "student":
         return study.predicted(untaught, BASE_METRIC)
-    ads, seeds, strong = study.ads, seeds_of(config.seed, config.repeats), kind == "strong network"
+    ads, seeds, strong = study.ads, study.students.seeds, kind == "strong network"
     if strong:  # 200 units that saw ten times the ads, not 50
         more = []
         for seed in seeds:
             market = world.market(torch.Generator().manual_seed(seed))
             more.append(market.ads(10 * len(ads), torch.Generator().manual_seed(seed + TEACHERS_ADS)))
-        ads = stack(more)
+        ads = side_by_side(more)
     hidden, epochs = ((200,), max(1, config.epochs // 2)) if strong else ((50,), config.epochs)
     model = replace(study.students, hidden=hidden, init="torch").untrained()
     fit(model, ads, valid=study.valid, metric="log_loss", epochs=epochs, seed=[seed + BATCHES for seed in seeds])

@@ -1,9 +1,9 @@
-"""The paper's synthetic experiment: ten losses, in the paper's protocol and in one that tunes every loss."""
+"""The paper's synthetic experiment: ten losses, in the paper's protocol and tuned; and how it can be read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,26 +16,25 @@ from torch import Tensor
 import bidwise
 from bidwise.auctions import optimal_welfare
 from bidwise.checks import check_name, check_positive
-from bidwise.data.ads import Ads, stack
+from bidwise.data.ads import Ads
 from bidwise.data.worlds import WORLDS, World
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
-from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
 from bidwise.values import Floats
 from bidwise.workers import Progress
 from paper.comparisons import gain, mean_and_error, platt_scaled
-from paper.grids import LAMS, grid, seeds_of
-from paper.members import LAST, Selected, Students, Trained, select, train
+from paper.grids import LAMS, LAST, Students, Trained, grid, seeds_of, select, side_by_side, train
 from paper.synthetic_results import (
     Histogram,
     Losses,
     LossResult,
     Protocol,
+    ReadingsConfig,
+    ReadingsResult,
     SyntheticConfig,
     SyntheticResult,
-    TunedGain,
     WorldShape,
     check_wholes,
 )
@@ -55,26 +54,27 @@ AS_PRINTED: dict[str, Any] = {
     "init": "glorot",
     "sums": True,
 }
-BY_TRUTH, BY_CLICKS = "expected_welfare", "welfare"  # by the true CTR of validation ads, and by their clicks
-HIDDEN = {"mlp": (50,), "logistic_regression": ()}
+BY_TRUTH = "expected_welfare"  # by the true CTR of validation ads
 Fits = dict[str, list[Trained]]  # by loss
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What belongs to a world: the student, how much it sees and how fast it learns."""
-
-    student: str
-    training_ads: int
-    learning_rate: float
-
-
-SETTINGS = {
-    "plotted": Setting("mlp", 10_000, 1e-3),
-    "printed": Setting("mlp", 10_000, 1e-3),
-    "misspecified": Setting("logistic_regression", 10_000, 3e-3),
-    "misspecified_rare": Setting("logistic_regression", 40_000, 3e-3),
+TUNED = {"protocol": "tuned", "patience": 20}
+#: By name, what differs from the first: the world `plotted`, means over pairs and ads, 100 epochs, lam = 3, Glorot's
+#: initial weights, nothing selected.
+READINGS: Mapping[str, dict[str, Any]] = {
+    "means, 100 epochs": {},
+    "20 epochs": {"epochs": 20},
+    "60 epochs": {"epochs": 60},
+    "300 epochs": {"epochs": 300},
+    "sums": {"sums": True},
+    "bids ±2/√10": {"bid_weights": 2 / math.sqrt(10)},
+    "bids ±2": {"bid_weights": 2.0},
+    "torch's initial weights": {"init": "torch"},
+    "best epoch, λ = 3": {**TUNED, "lams": (LAM,)},
+    "best epoch and λ": {**TUNED, "lams": (0.3, 3.0, 30.0, 300.0)},
+    "as printed": {"reading": "printed", "sums": True},
 }
+NETWORK = {"model": "mlp", "learning_rate": 1e-3}
+LINEAR = {"model": "logistic_regression", "learning_rate": 3e-3}
+STUDENTS = {"plotted": NETWORK, "printed": NETWORK, "misspecified": LINEAR, "misspecified_rare": LINEAR}
 
 
 def checked(config: SyntheticConfig) -> SyntheticConfig:
@@ -82,14 +82,14 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
     known = (*LOSSES, *ABLATION)
     for loss in config.losses:
         check_name("losses", loss, known)
-    check_name("reading", config.reading, SETTINGS)
+    check_name("reading", config.reading, STUDENTS)
     check_name("protocol", config.protocol, PROTOCOLS)
     check_name("init", config.init, INITS)
     asked = (BASELINE, *config.losses) if config.losses else LOSSES  # it is the baseline and the teacher of all others
     config = replace(
         config,
         losses=tuple(loss for loss in known if loss in asked),
-        training_ads=config.training_ads or SETTINGS[config.reading].training_ads,
+        training_ads=config.training_ads or (40_000 if config.reading == "misspecified_rare" else 10_000),
         lams=config.lams or LAMS,
     )
     ones = dict.fromkeys(("epochs", "every", "validation_auctions", "test_auctions", "patience"), 1)
@@ -104,9 +104,7 @@ def run(
 ) -> SyntheticResult:
     """Train, evaluate and write ``result.json``; what is already there is not computed again."""
     config = checked(config)
-    folder = open_folder(out, {"experiment": "synthetic", **asdict(config)})
-    where = environment(device)  # now: the sources may change while it runs
-    cache = TaskCache(folder, progress)
+    cache = TaskCache(out, {"experiment": "synthetic", **asdict(config)}, device, progress)
     study = Study.of(config, device, cache)
     tuned = study.recipes(config.lams, patience=config.patience, sums=config.sums)
     coarse = max(config.every, 5)  # nothing is selected there
@@ -126,7 +124,29 @@ def run(
     worlds = {world: _shape(world, config.seed) for world in dict.fromkeys(("plotted", "printed", config.reading))}
     optimal = float(best_possible(study.test).mean())
     result = SyntheticResult(bidwise.__version__, config, optimal, protocols, worlds)
-    cache.write(result, where)
+    cache.write(result)
+    return result
+
+
+def run_readings(
+    config: ReadingsConfig, out: str | Path, *, device: str = "cpu", progress: Progress | None = None
+) -> ReadingsResult:
+    """Train, measure and write ``result.json``; readings that are already there are not computed again."""
+    check_wholes(config, validation_auctions=1, test_auctions=1)
+    losses = (*PAPER, *ABLATION)
+    models = [len(grid(Recipe(), losses, changes.get("lams", (LAM,)))) for changes in READINGS.values()]
+    cache = TaskCache(out, {"experiment": "readings", **asdict(config)}, device, progress, sum(models))
+    readings: dict[str, Losses] = {}
+    for number, (name, changes) in enumerate(READINGS.items()):
+        of_reading = checked(SyntheticConfig(**{**asdict(config), "losses": losses, "lams": (LAM,), **changes}))
+        study = Study.of(of_reading, device, cache)
+        if of_reading.protocol == "tuned":
+            recipes, by = study.recipes(of_reading.lams, patience=of_reading.patience), BY_TRUTH
+        else:
+            recipes, by = study.recipes((LAM,), every=of_reading.epochs, sums=of_reading.sums), LAST
+        readings[name] = study.judge(study.train(f"reading-{number:02d}", recipes, by), by)
+    result = ReadingsResult(bidwise.__version__, config, readings)
+    cache.write(result)
     return result
 
 
@@ -146,7 +166,7 @@ def drawn(config: SyntheticConfig, seeds: Sequence[int]) -> tuple[Ads, Ads, Ads]
         market, size = world_of(config).market(random), config.auction_size
         some = market.ads(config.training_ads, random), market.auctions(config.validation_auctions, size, random)
         repeats.append((*some, market.auctions(config.test_auctions, size, random)))
-    ads, valid, test = (stack(column) for column in zip(*repeats, strict=True))
+    ads, valid, test = (side_by_side(column) for column in zip(*repeats, strict=True))
     return ads, valid, test
 
 
@@ -161,7 +181,7 @@ class Study:
     test: Ads
     students: Students
     run: Callable[[Sequence[Task]], list[Any]]
-    metrics: tuple[Metric, ...] = (METRICS[BY_TRUTH], METRICS[BY_CLICKS])
+    metrics: tuple[Metric, ...] = (METRICS[BY_TRUTH],)
 
     @classmethod
     def of(cls, config: SyntheticConfig, device: str, cache: TaskCache) -> Study:
@@ -169,10 +189,11 @@ class Study:
         seeds = seeds_of(config.seed, config.repeats)
         ads, valid, test = drawn(config, seeds)
         dtype = torch.float64 if world_of(config).spread > 2 else torch.float32
-        setting = SETTINGS[config.reading]
-        students = Students(ads.width, seeds, HIDDEN[setting.student], config.init, dtype, device)
+        student: dict[str, Any] = STUDENTS[config.reading]
+        hidden = (50,) if student is NETWORK else ()
+        students = Students(ads.width, seeds, hidden, config.init, dtype, device)
         options = {name: getattr(config, name) for name in ("epochs", "batch_size", "every")}
-        recipe = Recipe(model=setting.student, unit=1.0, learning_rate=setting.learning_rate, **options)
+        recipe = Recipe(unit=1.0, **student, **options)
         return cls(recipe, config.losses, ads, valid, test, students, partial(_on_all_cores, cache, device))
 
     def recipes(self, lams: Sequence[float], **changes: Any) -> list[Recipe]:
@@ -196,18 +217,12 @@ class Study:
         """The CTR of the training ads by the log loss's students."""
         return predict(self.students.trained(select(trained[BASELINE], metric).weights), self.ads.features)
 
-    def judge(self, trained: Fits, metric: str, by_clicks: str = BY_CLICKS) -> Losses:
+    def judge(self, trained: Fits, metric: str) -> Losses:
         """The selected students of every loss on the test auctions."""
-        optimal, clicked = best_possible(self.test), dict[str, TunedGain]()
-        if metric != LAST:  # what a user could have selected, who does not know the true CTR
-            others = {loss: select(fits, by_clicks) for loss, fits in trained.items()}
-            welfare = {loss: self._measured(each).welfare for loss, each in others.items()}
-            clicked = {
-                loss: TunedGain(**vars(gain(welfare[loss], welfare[BASELINE], optimal)), **_choice(each))
-                for loss, each in others.items()
-            }
+        optimal = best_possible(self.test)
         selected = {loss: select(fits, metric) for loss, fits in trained.items()}
-        measures = {loss: self._measured(each) for loss, each in selected.items()}
+        models = {loss: self.students.trained(each.weights) for loss, each in selected.items()}
+        measures = {loss: measured(model, self.valid, self.test) for loss, model in models.items()}
         six = [measures[loss].welfare for loss in PAPER if loss in measures]
         average = np.mean(six, axis=0) if len(six) == len(PAPER) else np.full_like(optimal, math.nan)
         base, losses = measures[BASELINE], {}
@@ -216,18 +231,15 @@ class Study:
             means: dict[str, Any] = {name: float(getattr(mine, name).mean()) for name in ("welfare", "auc", "log_loss")}
             losses[loss] = LossResult(
                 **vars(gain(mine.welfare, base.welfare, optimal)),
-                **_choice(selected[loss]),
+                epoch=selected[loss].epoch,
+                lam=selected[loss].lam,
                 **means,
                 difference_to_average=to_average,
                 error_to_average=error,
                 calibrated=gain(mine.calibrated, base.calibrated, optimal),
                 ratios=tuple((mine.welfare / optimal).tolist()),
-                by_clicks=clicked.get(loss),
             )
         return losses
-
-    def _measured(self, selected: Selected) -> Measures:
-        return measured(self.students.trained(selected.weights), self.valid, self.test)
 
 
 def _on_all_cores(cache: TaskCache, device: str, tasks: Sequence[Task]) -> list[Any]:
@@ -240,13 +252,6 @@ def _on_all_cores(cache: TaskCache, device: str, tasks: Sequence[Task]) -> list[
         return cache.all(tasks, threads(min(before, 8)))
     finally:
         torch.set_num_threads(before)
-
-
-def _choice(selected: Selected) -> dict[str, Any]:
-    """The epoch and lam a loss was given, where it had a choice."""
-    if selected.epoch is None:
-        return {}
-    return {"epoch": float(selected.epoch.double().mean()), "lam": selected.lam}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bidwise.checks import check_seed, check_whole
-from bidwise.evaluation.estimate import Outcome
+from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.intervals import LEVEL, student_quantile, student_share
 from paper.comparisons import Gain
 from paper.grids import MOST_REPEATS
@@ -23,19 +23,12 @@ def check_wholes(config: Any, **least: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunedGain(Gain):
-    """A gain with the epoch (mean over repeats) and lam (of each repeat) that were selected."""
-
-    epoch: float | None = None
-    lam: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellGain(TunedGain):
-    """The gain of a loss in one kind of market, and measured in other ways."""
+class CellGain(Gain):
+    """The gain of a loss in one kind of market, with the epoch (mean over repeats) and lam (of each) selected."""
 
     calibrated: Gain  # after Platt scaling of both models on validation clicks
-    by_clicks: TunedGain | None = None  # selected by clicks, which is all that a platform has
+    epoch: float | None = None
+    lam: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +127,7 @@ class SyntheticResult:
     protocols: dict[str, Protocol]
     worlds: dict[str, WorldShape]
     kind: ClassVar[str] = "synthetic"
-    format: ClassVar[int] = 3
+    format: ClassVar[int] = 4
 
 
 @dataclass(frozen=True)
@@ -162,7 +155,7 @@ class ReadingsResult:
     config: ReadingsConfig
     readings: dict[str, Losses]
     kind: ClassVar[str] = "readings"
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
 
 
 @dataclass(frozen=True)
@@ -219,7 +212,7 @@ class Counts:
     unclear: int
 
     @classmethod
-    def of(cls, gains: list[CellGain], cells: int | None = None) -> Counts:
+    def of(cls, gains: Sequence[Estimate], cells: int | None = None) -> Counts:
         """Of these gains; of more ``cells``, the others are unclear."""
         outcomes = [gain.outcome for gain in gains]
         better, worse = outcomes.count(Outcome.BETTER), outcomes.count(Outcome.WORSE)
@@ -228,6 +221,11 @@ class Counts:
     @property
     def cells(self) -> int:
         return self.better + self.worse + self.unclear
+
+    @property
+    def merit(self) -> tuple[bool, int]:
+        """Better in some and worse in none before all others, then the most."""
+        return self.better > 0 and not self.worse, self.better - self.worse
 
 
 @dataclass(frozen=True)
@@ -239,7 +237,7 @@ class RegimesResult:
     maps: tuple[MapResult, ...]
     summary: dict[str, Counts]  # by loss, over cells that differ
     kind: ClassVar[str] = "regimes"
-    format: ClassVar[int] = 3
+    format: ClassVar[int] = 4
 
     def cells(self, loss: str) -> list[CellGain]:
         """A loss in every kind of market that differs."""

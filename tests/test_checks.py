@@ -8,8 +8,7 @@ import torch
 
 from bidwise.checks import InputError, Named, check_seed, derived_seed
 from bidwise.data import WORLDS
-from paper.grids import seeds_of
-from paper.members import BATCHES, INITIAL
+from paper.grids import BATCHES, INITIAL, seeds_of
 from paper.regimes import TEACHERS_ADS
 
 LARGE = (4001, 2**32, 2**32 + 1, 10**17, 2**63 - 1)

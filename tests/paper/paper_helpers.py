@@ -7,15 +7,19 @@ import numpy as np
 import torch
 
 from paper import __main__ as commands
-from paper import criteo_device, criteo_text, criteo_world, pages
-from paper.pages import VIEWS, verdict
+from paper import criteo_device, criteo_world, pages
+from paper.criteo_world import CHUNK, CRITEO_WORLDS, SHARED_TAIL
 
-CHUNK, SHARED_TAIL = criteo_world.CHUNK, criteo_world.SHARED_TAIL
+
+def world_of(name, seed=None):
+    return CRITEO_WORLDS[name] if seed is None else CRITEO_WORLDS[name].redrawn(seed)
 
 
 def chunk_of(seed, number, rows, world=SHARED_TAIL):
-    """A chunk of the text with ``integers`` (ads, 13), ``categories`` (ads, 26) and ``missing`` (ads, 39)."""
-    found = criteo_world.Sample(*(column.numpy() for column in criteo_text.chunk_of(seed, number, rows, world)))
+    """A chunk of ``rows`` ads with ``integers`` (ads, 13), ``categories`` (ads, 26) and ``missing`` (ads, 39)."""
+    time = (number * CHUNK + torch.arange(CHUNK, dtype=torch.float64)) / rows
+    drawn = criteo_world.sampled(world, criteo_world.numpy_uniform(seed, number), time)
+    found = criteo_world.Sample(*(column[..., : rows - number * CHUNK].numpy() for column in drawn))
     return SimpleNamespace(
         clicks=found.clicks.astype(np.uint8),
         integers=found.values[:13].T,
@@ -30,8 +34,8 @@ def chunks(rows, seed=0, world=SHARED_TAIL):
 
 
 def true_ctr(integers, categories, missing, world=SHARED_TAIL, time=0.0):
-    values = np.concatenate([integers, categories], axis=1).T
-    return criteo_world.true_ctr(torch.from_numpy(values), torch.from_numpy(missing.T), world, time).numpy()
+    values = torch.from_numpy(np.concatenate([integers, categories], axis=1).T)
+    return criteo_world.logits(world, values, torch.from_numpy(missing.T), time).sigmoid().float().numpy()
 
 
 def drawn_on_cpu(seed, rows, world=SHARED_TAIL):
@@ -42,7 +46,7 @@ def drawn_on_cpu(seed, rows, world=SHARED_TAIL):
 
 def said(result):
     """The sentences of a verdict, the headline first."""
-    return verdict(VIEWS[result.kind](result))
+    return pages.verdict(pages.VIEWS[result.kind](result))
 
 
 def paper_command(monkeypatch, *words):
@@ -53,10 +57,3 @@ def paper_command(monkeypatch, *words):
     except SystemExit as stop:
         return stop.code
     return 0
-
-
-def figures(folder, result):
-    """The names of the figures of a result, as they are written into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pages.write_report(folder, result)
-    return sorted((folder / "figures").iterdir()) if (folder / "figures").is_dir() else []

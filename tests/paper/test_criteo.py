@@ -48,10 +48,10 @@ def shuffled(rows, seed=0):
     return np.argsort(np.random.default_rng(seed).permutation(rows)).tolist()
 
 
-def reference(lines, *, min_count=10, split=(8, 1, 1), seed=0, integers="winners"):
+def reference(lines, *, min_count=10, seed=0, integers="winners"):
     """The preprocessing in loops: ids, clicks and vocabularies of each split."""
     order = shuffled(len(lines), seed)
-    valid, test = (math.floor(len(lines) * share / sum(split) + 0.5) for share in split[1:])
+    valid = test = math.floor(len(lines) / 10 + 0.5)
     train = len(lines) - valid - test
 
     def token(column, word):
@@ -98,17 +98,13 @@ def same(one, other):
 def test_a_store_is_what_plain_loops_make(tmp_path, integers, min_count, seed):
     lines = raw_lines(600)
     options = {"integers": integers, "min_count": min_count, "seed": seed}
-    store = prepare(write(tmp_path / "raw.txt", lines), tmp_path / "out", Options(**options), bids=None)
+    store = prepare(write(tmp_path / "raw.txt", lines), tmp_path / "out", Options(**options))
     expected, vocabularies = reference(lines, **options)
     assert store.splits == {"train": 480, "valid": 60, "test": 60}
     for split, (ids, clicks) in expected.items():
         assert store.column(split, "features").tolist() == ids
         assert store.column(split, "clicks").tolist() == clicks
     assert store.cardinalities == [len(values) + 2 for values in vocabularies]
-    for column, field in enumerate(store.fields):
-        train = np.array(expected["train"][0])[:, column]
-        assert store.schema["rare"][field.name] == pytest.approx(np.mean(train == 0))
-        assert store.schema["missing"][field.name] == pytest.approx(np.mean(train == 1))
     assert store.schema["click_rate"]["train"] == np.mean(expected["train"][1])
     assert {path.name for path in store.folder.iterdir()} == {
         "config.toml", "store.json", "train", "valid", "test"
@@ -116,17 +112,17 @@ def test_a_store_is_what_plain_loops_make(tmp_path, integers, min_count, seed):
 
 
 def test_every_split_has_an_ad(tmp_path):
-    with pytest.raises(InputError, match=r"raw must be enough for every part of the split 8,1,1, found 4"):
+    with pytest.raises(InputError, match=r"raw must be enough for every part of the split 8:1:1, found 4"):
         prepare(write(tmp_path / "raw.txt", raw_lines(4)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_values_that_training_ads_lack_are_rare(tmp_path):
     lines = raw_lines(300)
-    before = prepare(write(tmp_path / "raw.txt", lines), tmp_path / "before", bids=None)
+    before = prepare(write(tmp_path / "raw.txt", lines), tmp_path / "before")
     for line in shuffled(300)[240:]:  # validation and test ads get values of their own, many times
         lines[line] = "\t".join([*lines[line].split("\t")[:1], *["-77"] * 13, *["00000077"] * 26])
-    after = prepare(write(tmp_path / "raw.txt", lines), tmp_path / "after", bids=None)
+    after = prepare(write(tmp_path / "raw.txt", lines), tmp_path / "after")
     assert after.fields == before.fields
     assert np.array_equal(after.column("train", "features"), before.column("train", "features"))
     assert not after.column("valid", "features").any()
@@ -135,14 +131,13 @@ def test_values_that_training_ads_lack_are_rare(tmp_path):
 
 def test_packing_files_blocks_and_line_ends_change_nothing(tmp_path, monkeypatch):
     lines = raw_lines(500)
-    whole = prepare(write(tmp_path / "raw.txt", lines), tmp_path / "whole", bids=None)
-    first, second = write(tmp_path / "a.txt", lines[:180], end="\r\n"), write(tmp_path / "b.gz", lines[180:])
-    assert same(whole, prepare([first, second], tmp_path / "parts", bids=None))
+    whole = prepare(write(tmp_path / "raw.txt", lines), tmp_path / "whole")
+    assert same(whole, prepare(write(tmp_path / "crlf.txt", lines, end="\r\n"), tmp_path / "crlf"))
     members = tmp_path / "members.txt"  # gzip without its ending, in several parts, filled up with zeros
     texts = ["\n".join(lines[:99]) + "\n", "\n".join(lines[99:]).upper()]  # no newline in the end, capital hex digits
     members.write_bytes(b"".join(gzip.compress(text.encode()) for text in texts) + b"\0" * 9)
     monkeypatch.setattr(table_files, "BYTES", 2**24)
-    assert same(whole, prepare(members, tmp_path / "members", bids=None))
+    assert same(whole, prepare(members, tmp_path / "members"))
 
 
 KILLED = """
@@ -164,15 +159,15 @@ def test_after_a_kill_the_same_command_makes_the_same_store(tmp_path, work):
 
 def test_a_finished_store_is_left_alone_and_other_options_are_refused(tmp_path):
     raw = write(tmp_path / "raw.txt", raw_lines(100))
-    prepare(raw, tmp_path / "out", bids=None)
+    prepare(raw, tmp_path / "out")
     stamp = (tmp_path / "out" / "store.json").stat().st_mtime_ns
-    prepare(raw, tmp_path / "out", bids=None)
+    prepare(raw, tmp_path / "out")
     assert (tmp_path / "out" / "store.json").stat().st_mtime_ns == stamp
     with pytest.raises(InputError, match="min_count = 10 there and 9 here"):
-        prepare(raw, tmp_path / "out", Options(min_count=9), bids=None)
+        prepare(raw, tmp_path / "out", Options(min_count=9))
     write(raw, raw_lines(100, seed=1))
-    with pytest.raises(InputError, match="raw_ends"):
-        prepare(raw, tmp_path / "out", bids=None)
+    with pytest.raises(InputError, match="raw_checksum"):
+        prepare(raw, tmp_path / "out")
 
 
 def test_truth_stays_with_its_line(tmp_path):
@@ -180,10 +175,9 @@ def test_truth_stays_with_its_line(tmp_path):
     truth = np.random.default_rng(0).random(400).astype(np.float32)
     for line in range(400):  # the click tells whether the CTR is above one half
         lines[line] = str(int(truth[line] > 0.5)) + lines[line][1:]
-    raw = [write(tmp_path / "a.txt", lines[:150]), write(tmp_path / "b.gz", lines[150:])]
-    np.save(tmp_path / "a.txt.ctr.npy", truth[:150])
-    np.save(tmp_path / "b.gz.ctr.npy", truth[150:])
-    store = prepare(raw, tmp_path / "out", bids=None)
+    raw = write(tmp_path / "raw.gz", lines)
+    np.save(tmp_path / "raw.gz.ctr.npy", truth)
+    store = prepare(raw, tmp_path / "out")
     for split in store.splits:
         assert np.array_equal(store.column(split, "truth") > 0.5, store.column(split, "clicks") == 1)
     found = np.concatenate([store.column(split, "truth") for split in store.splits])
@@ -212,11 +206,10 @@ def test_a_malformed_line_is_named(tmp_path, kind):
     line, words = FAULTY[kind]
     lines = raw_lines(200)
     lines[140] = line
-    other = write(tmp_path / "other.txt", raw_lines(30))
     raw = tmp_path / "raw.txt"
     raw.write_bytes(("\n".join(lines) + "\n").encode("latin-1"))
     with pytest.raises(InputError, match=rf"raw\.txt, line 141: {words}"):
-        prepare([other, raw], tmp_path / "out", bids=None)
+        prepare(raw, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -225,36 +218,36 @@ def test_files_that_cannot_be_used_are_named(tmp_path):
     raw, packed = write(tmp_path / "raw.txt", lines), write(tmp_path / "raw.gz", lines)
     whole, out = packed.read_bytes(), tmp_path / "out"
 
-    def refused(files, words, out=out):
+    def refused(file, words, out=out):
         with pytest.raises(InputError, match=words) as error:
-            prepare(files, out, bids=None)
+            prepare(file, out)
         assert "\n" not in str(error.value)
         assert not (tmp_path / "out").exists()
 
-    refused([], "at least one file")
-    refused(tmp_path / "none.txt", "files that exist, found no file .*none.txt")
-    refused(tmp_path, "files that exist")
-    refused([raw, tmp_path / "." / "raw.txt"], "twice")
-    refused(raw, "out must be a folder, found the file .*; it is the last argument", raw)
-    refused(raw, "with other files in it", tmp_path)
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "config.toml.part").touch()  # of a run that was killed
-    (tmp_path / "own" / ".lock").touch()
-    prepare(raw, tmp_path / "own", bids=None)
+    refused(tmp_path / "none.txt", "a file that exists, found no file .*none.txt")
+    refused(tmp_path, "a file that exists")
+    refused(raw, "out must be a folder, found the file", raw)
     (tmp_path / "empty").write_bytes(b"")
-    refused([raw, tmp_path / "empty"], "found an empty file")
+    refused(tmp_path / "empty", "found an empty file")
     for damaged in (whole[: len(whole) // 2], whole[:-2000] + b"garbage" * 9 + whole[-1937:], whole + b"garbage"):
         packed.write_bytes(damaged)
         refused(packed, "raw.gz")
     refused(write(tmp_path / "test.txt", [line[2:] for line in lines]), "is it test.txt, which has no labels")
+    beside = tmp_path / "raw.txt.ctr.npy"
+    for size in (1999, 2001):
+        np.save(beside, np.full(size, 0.5, np.float32))
+        refused(raw, f"raw.txt.ctr.npy must have one CTR for each line of raw.txt, found {size:,} for")
+    for wrong in (1.5, np.nan):
+        np.save(beside, np.append(np.full(1999, 0.5, np.float32), np.float32(wrong)))
+        refused(raw, "between 0 and 1")
+    beside.write_bytes(b"nothing")
+    refused(raw, "must be a numpy file")
 
 
 @pytest.mark.parametrize(
     ("options", "argument"),
     [
         ({"integers": "winner"}, "integers"),
-        ({"order": "lines"}, "order"),
-        ({"split": (8, 2, 0)}, "split"),
         ({"min_count": 0}, "min_count"),
         ({"seed": -1}, "seed"),
     ],
@@ -265,38 +258,12 @@ def test_options_that_cannot_be_used_are_named(options, argument):
     assert error.value.argument == argument
 
 
-def test_truth_that_does_not_fit_is_refused(tmp_path):
-    raw = [write(tmp_path / f"{name}.txt", raw_lines(50)) for name in "ab"]
-    beside = [tmp_path / f"{name}.txt.ctr.npy" for name in "ab"]
-
-    def refused(words):
-        with pytest.raises(InputError, match=words):
-            prepare(raw, tmp_path / "out", bids=None)
-        assert not (tmp_path / "out").exists()
-
-    np.save(beside[0], np.full(50, 0.5, np.float32))
-    refused("all raw files must have their CTR next to them or none, found none of .*b.txt")
-    for size in (49, 51):
-        np.save(beside[1], np.full(size, 0.5, np.float32))
-        refused(f"b.txt.ctr.npy must have one CTR for each line of b.txt, found {size} for")
-    np.save(beside[1], np.append(np.full(49, 0.5, np.float32), np.float32(1.5)))
-    refused("between 0 and 1, found 1.5 for line 50")
-    np.save(beside[1], np.append(np.full(49, 0.5, np.float32), np.float32("nan")))
-    refused("between 0 and 1, found nan for line 50")
-    np.save(beside[1], np.zeros((50, 1), np.float32))
-    refused("floating point of shape")
-    beside[1].write_bytes(b"nothing")
-    refused("must be a numpy file")
-
-
 def test_the_command_prints_what_it_made_and_what_comes_next(tmp_path, monkeypatch, capsys):
     raw, out = write(tmp_path / "raw.txt", raw_lines(200)), tmp_path / "out"
-    assert paper_command(monkeypatch, "prepare", raw, out, "--split", "7", "2", "1") == 0
+    assert paper_command(monkeypatch, "prepare", raw, out, "--bid-noise", "0") == 0
     shown = capsys.readouterr().out
-    for words in ("200 ads", "train           140 ads, click rate 0.", "bids deepfm: mean", f"--data {out}"):
+    for words in ("200 ads", "train           160 ads, click rate 0.", f"--data {out}"):
         assert words in shown
-    for words in (["--split", "7", "2", "1", "--bids", "none"], []):
-        assert paper_command(monkeypatch, "prepare", raw, out, *words) == 2
-        assert "there and" in capsys.readouterr().err
-    assert paper_command(monkeypatch, "prepare", raw) == 2
-    assert "RAW and OUT are needed" in capsys.readouterr().err
+    assert np.load(out / "train" / "bids.npy").max() == pytest.approx(math.e)  # the paper's, without noise
+    assert paper_command(monkeypatch, "prepare", raw, out) == 2
+    assert "bid_noise = 0.0 there and 0.1 here" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """Tasks of the experiments: results that are kept, and errors."""
 
-import time
-
 import pytest
 import torch
 
@@ -19,18 +17,8 @@ def counted(show, folder, name, value):
     return {"value": torch.tensor(value)}
 
 
-def slow(show):
-    for share in range(200):
-        show(share / 200)
-        time.sleep(0.01)
-
-
-def too_large(show):
-    raise torch.OutOfMemoryError("CUDA out of memory")
-
-
 def cached(folder, tasks, pool=None, progress=None):
-    cache = TaskCache(folder, progress, expected=len(tasks))
+    cache = TaskCache(folder, {}, progress=progress, expected=len(tasks))
     return cache, cache.all(tasks, pool)
 
 
@@ -51,12 +39,10 @@ def computed(folder):
 def test_a_cache_computes_once_and_again_if_a_file_is_damaged(tmp_path, pool):
     cache, values = cached(tmp_path, some_tasks(tmp_path), pool())
     assert [int(value["value"]) for value in values] == [0, 1, 2]
-    assert cache.computed
     cache.path("task_1").write_bytes(b"damaged")
     cache.path("task_2").unlink()
     assert cached(tmp_path, some_tasks(tmp_path), pool())[1] == values
     assert computed(tmp_path) == [1, 2, 2]
-    assert not cached(tmp_path, some_tasks(tmp_path), pool())[0].computed
     cached(tmp_path, some_tasks(tmp_path, "of other ads"), pool())
     assert computed(tmp_path) == [2, 3, 3]
 
@@ -70,27 +56,10 @@ def test_a_cache_that_is_cut_off_keeps_finished_results(tmp_path):
     assert computed(tmp_path) == [1, 2, 1]
 
 
-def test_a_cache_shows_which_model_trains_and_never_goes_back(tmp_path):
+def test_a_cache_shows_which_part_is_computed_and_never_goes_back(tmp_path):
     shown = []
     cached(tmp_path, some_tasks(tmp_path), progress=lambda work, done, detail="": shown.append((done, detail)))
-    assert (0.5 / 3, "model 1 of 3") in shown
+    assert (0.5 / 3, "part 1 of 3") in shown
     shares = [done for done, _ in shown]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-
-
-def test_an_interruption_ends_threads(tmp_path):
-    def interrupted(work, done, detail=""):
-        if 0 < done < 1:
-            raise KeyboardInterrupt
-
-    began = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt):
-        cached(tmp_path, [Task(f"{k}", slow) for k in range(6)], threads(3), interrupted)
-    assert time.perf_counter() - began < 1.9  # a task takes two seconds
-    assert not list((tmp_path / "pieces").iterdir())
-
-
-def test_memory_that_is_too_small_is_reported_in_one_line(tmp_path):
-    with pytest.raises(OSError, match="use fewer --workers if memory is short"):
-        cached(tmp_path, [Task(f"{k}", too_large) for k in range(3)], threads(2))
