@@ -200,7 +200,7 @@ def test_lam_reaches_the_loss(table, tmp_path):
 
 def test_predict_refuses_what_it_cannot_use(run, table, tmp_path):
     cases = {
-        r"has a column 'bid' already": {"column": "bid"},
+        r"found a column 'bid'": {"column": "bid"},
         r"out must end in .parquet, .csv, .tsv": {"out": tmp_path / "a.xls"},
         r"out must be another file": {"out": run.path},
     }

@@ -180,7 +180,9 @@ def _known_numbers(column: pl.Series, click: bool) -> Floats:
         numbers, bad = read_numbers(column.cast(pl.String).str.strip_chars().str.to_lowercase().replace(_CLICKS))
     if bad.any():
         row = int(bad.arg_max() or 0)
-        raise BadRow(column.name, row, f"{column[row]!r}, which is no number" + "; clicks are 0 or 1" * click)
+        value = str(column[row])
+        fix = "; clicks are 0 or 1" if click else "; decimals need a point" if "," in value else ""
+        raise BadRow(column.name, row, f"{value!r}, which is no number{fix}")
     if (missing := np.isnan(numbers)).any():
         raise BadRow(column.name, int(missing.argmax()), "no value; fill in all of them, or drop the rows")
     return numbers

@@ -329,8 +329,8 @@ class _Text(Source):
                 if at == 0:
                     names, end = self._names(name, text)
                     if names != self.columns:
-                        other = next((x for x in names if x not in self.columns), f"{len(names)} in another order")
-                        raise InputError(f"{name} must have the columns of {next(iter(self.paths))}, found {other!r}")
+                        other = next((repr(x) for x in names if x not in self.columns), "them in another order")
+                        raise InputError(f"{name} must have the columns of {next(iter(self.paths))}, found {other}")
                     line, text = line + text.count(b"\n", 0, end), text[end:]
                 if text:
                     frame = self._parsed(name, text, line)
@@ -514,7 +514,9 @@ def _unreadable(name: str, error: BaseException, url: str = "") -> InputError:
         return InputError(f"{name} must contain ads, found an empty file")
     if isinstance(error, FileNotFoundError) or "expanded paths were empty" in text:
         return InputError(f"{name}: no {'file has such a name' if PATTERN.search(name) else 'such file'}")
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = (
+        (str(error).strip() or type(error).__name__).splitlines()[0].partition(", consider")[0]
+    )  # options of polars
     if url:
         fix = ""
         if REMOTE.search(text):

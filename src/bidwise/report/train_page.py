@@ -168,7 +168,7 @@ def _planned(prepared: Prepared) -> list[str]:
         limit = config.train.budget_seconds or budget(ads, prepared.plain or len(prepared.store.fields))
         cost = f"at most about {limit:.0f} CPU seconds; --budget-seconds changes that"
         names.pop(0)
-        lines.append(f"Search: up to {len(tried)} settings are tried, {cost}")
+        lines.append(f"Search: up to {len(tried)} settings are tried, and the best two together, {cost}")
     if names:
         epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
         more = "; other recipes if validation ads can detect a gain" if config.train.contestants else ""

@@ -53,6 +53,7 @@ def as_shown(result: TrainResult) -> TrainResult:
     """The result with the model of the recipe log_loss called by its kind, such as DCNv2; other recipes keep names."""
     recipe = result.fits[BASELINE].recipe if BASELINE in result.fits else None
     kind = "" if recipe is None else SOLVED_SHOWN if recipe.solved else MODELS_SHOWN[recipe.model]
+    kind += " + regression" if kind and recipe is not None and recipe.beside else ""
     if not kind or kind in result.evaluation.models:
         return result
     names, choice = {BASELINE: kind}, result.choice
@@ -109,7 +110,7 @@ def _refreshed(result: TrainResult, refresh: Refresh) -> Iterator[Line]:
     yield Line(outcome, NEWER[outcome].format(refresh.run))
     yield from comparison_lines(result.evaluation, REFRESHED, PREVIOUS)
     rows, total = counted(result.table.splits["train"].ads, "new training ad"), f"{refresh.ads:,}"
-    yield Line("", f"Refresh {refresh.number} continued with {rows}, {total} in all so far.")
+    yield Line("", f"Refresh {refresh.number} continued with {rows}; the served model has seen {total} ads in all.")
     if new := sum(refresh.new.values()):
         yield Line("", f"{counted(new, 'value')} got ids of their own.")
 

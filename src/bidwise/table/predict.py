@@ -55,7 +55,7 @@ def predict(
     if not column:
         raise InputError("must be a name, found an empty text", argument="column")
     if column in source.columns:
-        raise InputError(f"{source.name} has a column {column!r} already; give the predictions another name (column)")
+        raise InputError(f"must be a new name, found a column {column!r} in {source.name}", argument="column")
     target = None if out is None else _target(out, source)
     model.encoder.check(source.columns, source.name)
     drift, done = Drift(model.encoder), 0

@@ -107,8 +107,11 @@ class Previous:
         return float(network.slope), float(network.intercept)
 
     def check_data(self, data: Data) -> None:
-        """Raise if options would change types of columns."""
-        known = resolved(self.sections()).data
+        """Raise if options would change types of columns, or make a role of a feature."""
+        known, features = resolved(self.sections()).data, self.model.encoder.names
+        for role, column in data.roles:
+            if column in features:
+                raise InputError(f"must be no feature of the run to continue, found {column!r}", argument=role)
         for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins"):
             if getattr(data, option) != getattr(known, option):
                 fix = "columns keep their types"
