@@ -20,7 +20,7 @@ from benchmarks.device_training import epoch, profile, side_by_side, smoke, step
 from benchmarks.harness import write
 from bidwise import pairwise_welfare_loss
 from bidwise.losses import dispatch
-from bidwise.losses.definition import pair_sum
+from paper.theory import pair_sum
 
 Row = dict[str, object]
 SIZES = (256, 1024, 2048, 4096, 10_000, 16_384, 65_536, 262_144, 1_048_576)

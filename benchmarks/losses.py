@@ -17,8 +17,9 @@ from torch import Tensor
 
 import bidwise
 from benchmarks.harness import peak_mb, together, write
-from bidwise.losses.definition import GAPS, SURROGATES, gap_of
+from bidwise.losses.definition import GAPS, SURROGATES
 from bidwise.losses.named import unchecked
+from paper.theory import gap_of
 
 NAMED = {
     "log": {},

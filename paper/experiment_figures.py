@@ -14,13 +14,13 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bidwise.evaluation.estimate import NONE, Estimate, Outcome
-from bidwise.losses.definition import surrogate_of
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Whisker, ticks, whiskers
 from bidwise.report.sections import OUTCOMES
 from paper.comparisons import Difference, points
 from paper.loss_styles import FAMILIES, family_of, in_order, look_of
 from paper.pictures import Picture
 from paper.synthetic_results import CellGain, Histogram, MapResult
+from paper.theory import surrogate_of
 
 
 def forest(title: str, gains: Mapping[str, Estimate], label: str, *, families: bool) -> Panel:

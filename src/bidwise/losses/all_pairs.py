@@ -110,7 +110,7 @@ def pair_block(i: PairInputs, j: PairInputs, options: PairOptions, gradient: boo
     """Sums over all pairs i x j.
 
     The only code that sees pairs: written for few passes over them and no memory but ``scratch``, ``(3, ..., i, j)``:
-    memory that comes and goes costs more than the arithmetic. `definition.pair_sum` is the same in plain words.
+    memory that comes and goes costs more than the arithmetic. `paper.theory.pair_sum` is the same in plain words.
     """
     stake, work, spare = scratch.unbind()
     torch.sub(i.value.unsqueeze(-1), j.value.unsqueeze(-2), out=stake)  # w_ij gap(v_i - v_j)

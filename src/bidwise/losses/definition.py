@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from bidwise.checks import check_name, check_positive
 
@@ -115,43 +114,3 @@ def ctr_of(logits: Tensor) -> Tensor:
         np.exp(odds, out=odds)
     odds += 1
     return torch.from_numpy(np.reciprocal(odds, out=odds))
-
-
-def gap_of(difference: Tensor, gap: str) -> Tensor:
-    """Welfare at stake for v_i - v_j: ``signed`` x, ``positive`` max(x, 0), ``order`` 1{x > 0}."""
-    if gap == "signed":
-        return difference
-    if gap == "positive":
-        return difference.clamp(min=0)
-    return (difference > 0).to(difference.dtype)
-
-
-def surrogate_of(margin: Tensor, surrogate: str, sigma: float) -> Tensor:
-    """phi(s_i - s_j): ``logistic`` log(1 + e^(-sigma x)), ``hinge`` max(-sigma x, 0), ``indicator`` 1{x <= 0}."""
-    if surrogate == "logistic":
-        return -logsigmoid(sigma * margin)
-    if surrogate == "hinge":
-        return (-sigma * margin).clamp(min=0)
-    return (margin <= 0).to(margin.dtype)
-
-
-def pair_sum(
-    ecpm: Tensor,
-    value: Tensor,
-    *,
-    gap: str = "signed",
-    surrogate: str = "logistic",
-    sigma: float = 1.0,
-    weights: Tensor | None = None,
-) -> Tensor:
-    """L = sum_ij w_ij gap(v_i - v_j) phi(s_i - s_j) of one auction: the definition, with all n x n pairs.
-
-    Made to be read and to be compared with; :func:`bidwise.pairwise_welfare_loss` is made to be used.
-
-    >>> pair_sum(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 0.0]), surrogate="indicator")
-    tensor(2.)
-    """
-    margin = ecpm[:, None] - ecpm[None, :]
-    stake = gap_of(value[:, None] - value[None, :], gap)
-    pairs = stake * surrogate_of(margin, surrogate, sigma)
-    return (pairs if weights is None else weights * pairs).sum()
