@@ -130,9 +130,9 @@ def test_distributed_disagreement_is_an_error_on_every_rank(together):
 def test_distributed_run_goes_on_with_another_number_of_ranks(together, tmp_path):
     shutil.copytree(together[1] / "run", tmp_path / "run")
     assert (tmp_path / "run" / "checkpoint.pt").is_file()
-    assert not (tmp_path / "run" / "result.json").exists()
+    assert not (tmp_path / "run" / "model.pt").exists()
     found = jobs.cut_off(tmp_path / "run", None)
-    assert (tmp_path / "run" / "result.json").is_file()
+    assert (tmp_path / "run" / "model.pt").is_file()
     expected = jobs.cut_off(tmp_path / "whole", None)
     assert expected["began"] < 1 < found["began"]  # it is not a run from the beginning
     for resumed in (each["resumed"] for each in together[0]):

@@ -438,10 +438,8 @@ def swapped(logits, clicks, bids, teacher=None, offsets=None):
 @pytest.mark.parametrize(
     ("loss", "found"),
     [
-        (nn.BCEWithLogitsLoss(), r"offsets, teacher\), found \(input: "),
-        (lambda logits, clicks, bids: logits.mean(), r"found \(logits, clicks, bids\); wrap it"),
-        (nn.functional.binary_cross_entropy_with_logits, "found torch's binary_cross_entropy_with_logits; wrap it"),
-        (swapped, "in this order, found teacher in the place of offsets"),
+        (nn.functional.binary_cross_entropy_with_logits, r"found \(input, target, weight, .*\); wrap it"),
+        (swapped, r"in this order, found \(logits, clicks, bids, teacher, offsets\)"),
         (3.0, "a name or a function, found float"),
         (nn.BCEWithLogitsLoss, "found the class BCEWithLogitsLoss; create an instance"),
         (lambda z, y, b, o, p: 1.5, "one number, found float"),
@@ -510,7 +508,7 @@ def test_predict_takes_tensors_and_ads():
 def test_weights_need_a_loss_that_takes_them():
     train, _ = repeat(0, ads=50)
     weighted = replace(train, weights=torch.ones(50))
-    with pytest.raises(InputError, match=r"weights=\), the last because train has weights, found \(z, y, b, o, p\)"):
+    with pytest.raises(TypeError, match="weights"):
         fit(LogisticRegression(8), weighted, loss=lambda z, y, b, o, p: z.mean())
     fit(LogisticRegression(8), weighted, loss=lambda z, y, b, o, p, weights: (weights * z).mean(), epochs=1)
     fit(LogisticRegression(8), train, loss=lambda *columns: columns[0].mean(), epochs=1)
@@ -630,16 +628,11 @@ def test_metrics_are_whole_where_the_last_checkpoint_is(tmp_path, monkeypatch):
 
 def test_a_run_folder_says_what_was_found(tmp_path):
     fitted = a_run(tmp_path)
-    files = ["checkpoint.pt", "config.toml", "environment.json", "metrics.jsonl", "model.pt", "result.json"]
-    assert sorted(os.listdir(tmp_path)) == files
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.pt", "config.toml", "metrics.jsonl", "model.pt"]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [entry["epoch"] for entry in fitted.history]
     assert lines[-1]["welfare"] == fitted.history[-1]["welfare"].tolist()
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["kind"] == "fit"
-    assert result["best"]["log_loss"]["epoch"] == fitted.best["log_loss"].epoch.tolist()
     assert equal(torch.load(tmp_path / "model.pt", weights_only=True), fitted.model.state_dict())
-    assert json.loads((tmp_path / "environment.json").read_text())["torch"] == torch.__version__
 
 
 def lam(number):
@@ -738,7 +731,7 @@ def counted(batches):
 def test_parts_of_epochs_are_trained_and_evaluated(epochs, every, evaluated, steps):
     train, valid = repeat(0, ads=100)
     batches, at = [], []
-    metric = Metric("steps", "how many steps were made", True, lambda z, ads: torch.tensor(float(len(batches))))
+    metric = Metric("steps", True, lambda z, ads: torch.tensor(float(len(batches))))
     options = {"epochs": epochs, "every": every, "batch_size": 10, "metric": metric}
     fitted = fit(LogisticRegression(8), train, valid=valid, loss=counted(batches), progress=at.append, **options)
     assert [entry["epoch"] for entry in fitted.history] == evaluated
@@ -777,7 +770,7 @@ def test_patience_may_be_part_of_an_epoch(patience, best):
         seen.append(deepcopy(model.state_dict()))
         return torch.tensor(-abs(len(seen) - float(best)))
 
-    metric = Metric("told", "as told", True, told)
+    metric = Metric("told", True, told)
     options = {"epochs": 3, "every": 0.1, "patience": patience, "batch_size": 10, "metric": metric}
     fitted = fit(model, train, valid=valid, **options)
     assert len(fitted.history) == best + round(10 * patience)

@@ -69,28 +69,20 @@ def _kind(thing: object) -> str:
     return f"the class {thing.__name__}; create an instance" if isinstance(thing, type) else type(thing).__name__
 
 
-def check_loss(loss: object, *, weighted: bool) -> None:
-    """Raise unless ``loss`` can be called as losses are, and takes its arguments in that order."""
+def check_loss(loss: object) -> None:
+    """Raise unless ``loss`` is a function that takes its arguments in the order of :data:`_COLUMNS`, as far as seen."""
     if not callable(loss) or isinstance(loss, type):
         raise InputError(f"loss must be a name or a function, found {_kind(loss)}")
-    wanted = ", ".join((*_COLUMNS, "weights=") if weighted else _COLUMNS)
-    why = ", the last because train has weights" if weighted else ""
-    fix = "wrap it in a function that takes these and passes on the ones it needs"
-    if (getattr(loss, "__module__", None) or "").startswith("torch.nn.functional"):  # would take bids for its options
-        raise InputError(f"loss must take ({wanted}){why}, found torch's {getattr(loss, '__name__', 'own')}; {fix}")
+    wrong = (getattr(loss, "__module__", None) or "").startswith("torch.nn.functional")  # would take bids for weights
     try:
-        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+        parts = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters.values()
     except (TypeError, ValueError):  # a function without a signature
         return
-    try:
-        signature.bind(*_COLUMNS, **({"weights": None} if weighted else {}))
-    except TypeError:
-        found = " ".join(str(signature).split())
-        raise InputError(f"loss must take ({wanted}){why}, found {found}; {fix}") from None
-    names = [name for name, part in signature.parameters.items() if part.kind is not part.KEYWORD_ONLY]
-    for name, meant in zip(names, _COLUMNS, strict=False):
-        if name != meant and name in (*_COLUMNS, "weights"):
-            raise InputError(f"loss must take ({wanted}) in this order, found {name} in the place of {meant}; {fix}")
+    names = [part.name for part in parts if part.kind is not part.KEYWORD_ONLY]
+    known = (*_COLUMNS, "weights")
+    if wrong or any(name != meant and name in known for name, meant in zip(names, _COLUMNS, strict=False)):
+        expected, found = ", ".join(_COLUMNS), ", ".join(names)
+        raise InputError(f"loss must take ({expected}) in this order, found ({found}); wrap it in a function that does")
 
 
 def log_losses(loss: object, members: torch.Size) -> Tensor:

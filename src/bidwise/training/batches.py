@@ -153,13 +153,12 @@ class Shuffle:
             random.set_state(state)
         self.states = list(states)
 
-    def batch(self, under_way: Pass, number: int, part: tuple[int, int] | None = None) -> AdBatch:
-        """A part of batch ``number``, of a rank among so many: by default this one's."""
-        part = part or self.part
-        start, stop = under_way.bounds(number, *part)
+    def batch(self, under_way: Pass, number: int) -> AdBatch:
+        """This rank's part of batch ``number``."""
+        start, stop = under_way.bounds(number, *self.part)
         rows = under_way.order[:, start:stop].reshape(-1)
         features, columns = (table.index_select(0, rows).to(self.device) for table in (self.features, self.columns))
-        return self.gathered(features, columns, under_way.offsets_of(number, *part))
+        return self.gathered(features, columns, under_way.offsets_of(number, *self.part))
 
     def gathered(self, features: Tensor, columns: Tensor, offsets: Tensor | None) -> AdBatch:
         """Rows of the tables as a batch."""
