@@ -251,11 +251,8 @@ def test_a_second_derivative_is_refused(member, method):
     ads = random_auctions(seed=17)
     logits = ads.logits.clone().requires_grad_()
     loss = pairwise(ads.but(logits=logits), member, method=method)
-    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(gradient.sum(), logits)
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        (loss + gradient.square().sum()).backward()
+        torch.autograd.grad(loss, logits, create_graph=True)
 
 
 def test_the_loss_may_be_changed_in_place():
