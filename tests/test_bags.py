@@ -19,7 +19,7 @@ from bidwise.data.store import Store
 from bidwise.data.table_files import open_table
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
-from bidwise.models.bags import folded
+from bidwise.models.embeddings import folded
 from bidwise.report.train_sentences import table_doubts
 from bidwise.table import train
 from bidwise.table.model import Drift

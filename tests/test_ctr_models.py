@@ -13,7 +13,8 @@ from torch import nn
 
 from bidwise import InputError
 from bidwise.models import DCNv2, DeepFM, SparseLogisticRegression
-from bidwise.models.layers import Embeddings, Perceptron, glorot
+from bidwise.models.embeddings import Embeddings
+from bidwise.models.layers import Perceptron, glorot
 from paper.dcn import DCN, embedding_width
 
 CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbers in DCN

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive
 from bidwise.kernels import available
-from bidwise.models.layers import Embeddings
+from bidwise.models.embeddings import Embeddings
 
 UPDATES = ("lazy", "dense")
 

@@ -19,7 +19,8 @@ from bidwise.data.ads import Ads, fingerprint
 from bidwise.diagnosis import diagnose
 from bidwise.kernels import available
 from bidwise.losses.named import LOSSES, BidWeightedLogLoss, Variants, WelfareLoss, unchecked
-from bidwise.models.layers import is_static, trust
+from bidwise.models.embeddings import trust
+from bidwise.models.layers import is_static
 from bidwise.training.adam import Adam, Guard
 from bidwise.training.arguments import Options, check_no_sigmoid, check_ranks, log_losses, one_line, whole
 from bidwise.training.batches import AdBatch, Pass, Shuffle, fits

@@ -20,7 +20,7 @@ from bidwise.evaluation.auc import auc
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
-from bidwise.models.widening import Prior
+from bidwise.models.embeddings import Prior
 from bidwise.segments import Auctions
 
 State = dict[str, Tensor]
