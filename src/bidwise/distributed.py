@@ -56,8 +56,6 @@ def launched(device: str) -> Iterator[str]:
     if int(os.environ.get("WORLD_SIZE") or 1) == 1 or dist.is_initialized():
         yield device
         return
-    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
-        raise InputError(f"{missing[0]} must be set with WORLD_SIZE, as torchrun does, found none; unset WORLD_SIZE")
     if device == "cuda":
         local, there = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         if local >= there:

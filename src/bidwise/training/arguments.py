@@ -112,8 +112,6 @@ def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, settings: dict[
     """Raise unless all ranks are about to train the same model on the same ads, in the same order."""
     if distributed.count() == 1:
         return
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise InputError("model must be the model itself, found DistributedDataParallel; fit averages gradients")
     for name, part in model.named_modules():
         if isinstance(part, _NORMS) and part.training and not isinstance(part, BatchNorm | nn.SyncBatchNorm):
             raise InputError(

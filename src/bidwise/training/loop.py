@@ -192,24 +192,20 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     if known is None:
         return
     there = load(path)
+    device = next(run.model.parameters()).device
     try:
-        _restore(run, there)
+        run.model.load_state_dict(there["model"])
+        run.optimizer.load_state_dict(there["optimizer"])
+        for name, best in there["best"].items():
+            state = {key: tensor.to(device) for key, tensor in best["state"].items()}
+            run.fit.best[name] = Best(best["epoch"], best["value"], state)
+        run.fit.history = [{**entry} for entry in there["history"]]
+        position = Position(**there["position"])
+        if position.total is not None:
+            position.total = position.total.to(device)
+        run.resume(position)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise InputError(f"{path} must be a checkpoint of this training, found another; delete it") from error
-
-
-def _restore(run: Run, there: Any) -> None:
-    run.model.load_state_dict(there["model"])
-    run.optimizer.load_state_dict(there["optimizer"])
-    device = next(run.model.parameters()).device
-    for name, best in there["best"].items():
-        state = {key: tensor.to(device) for key, tensor in best["state"].items()}
-        run.fit.best[name] = Best(best["epoch"], best["value"], state)
-    run.fit.history = [{**entry} for entry in there["history"]]
-    position = Position(**there["position"])
-    if position.total is not None:
-        position.total = position.total.to(device)
-    run.resume(position)
 
 
 def adam_of(fit: Fit) -> dict[str, Any]:
