@@ -229,7 +229,7 @@ def test_the_scorer_says_what_it_lacks(log):
 
 
 def test_the_scorer_asks_for_metadata_routing():
-    with pytest.raises(bidwise.InputError, match=r"sklearn.set_config\(enable_metadata_routing=True\)"):
+    with pytest.raises(RuntimeError, match=r"sklearn.set_config\(enable_metadata_routing=True\)"):
         welfare_scorer()
 
 

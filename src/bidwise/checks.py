@@ -147,7 +147,7 @@ def no_second_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def checked(ctx: Any, *gradients: Any) -> Any:
         if torch.is_grad_enabled():
-            raise RuntimeError("rank losses, kernels and exchanges between ranks have no second derivative")
+            raise RuntimeError("rank losses, batch norm, kernels and exchanges between ranks have no second derivative")
         return backward(ctx, *gradients)
 
     return checked

@@ -24,11 +24,7 @@ QUIET, LOUD = 0.05, 0.8  # bounds of the rank term's share of the gradient
 # each count: its name, the share that triggers advice, the advice
 COUNTS = {
     "non_finite_logits": ("logits not finite", 0.0, "Lower the learning rate; look for NaN in the features."),
-    "ctr_as_logits": (
-        "logits that look like CTR",
-        0.0,
-        "Pass logits, as torch.logit(ctr): their sigmoid is taken here.",
-    ),
+    "ctr_as_logits": ("logits that look like CTR", 0.0, "Pass torch.logit(ctr): the loss takes the sigmoid."),
     "non_finite_bids": ("bids not finite", 0.0, "Drop these ads or repair their bids: look for NaN and overflow."),
     "non_positive_bids": ("bids not above 0", 0.0, "Drop these ads or repair their bids: a bid is above 0."),
     "clicks_out_of_range": ("clicks outside [0, 1]", 0.0, "Make clicks 0 or 1: look for NaN and for counts."),

@@ -32,10 +32,7 @@ class Scorer:
     """
 
     def __init__(self, file: str | Path, *, encoder: str | Path | None = None, threads: int = 1) -> None:
-        try:
-            onnxruntime = import_module("onnxruntime")
-        except ImportError:
-            raise InputError("scoring needs onnxruntime, found none: pip install onnxruntime") from None
+        onnxruntime = import_module("onnxruntime")
         self.file = Path(file)
         self.about = _described(self.file, Path(encoder) if encoder else self.file.with_suffix(".json"))
         plain = [column for column in self.about["columns"] if column["kind"] != "cross"]
@@ -140,6 +137,5 @@ def _described(file: Path, encoder: Path) -> dict[str, Any]:
             f"{encoder} must be a scorer of version {SCORER_VERSION}, found something else; export it again"
         )
     if about.get("checksum") != pair_checksum(file, encoder):
-        words = f"must be the pair that bidwise export wrote, found another checksum than {about.get('checksum')}"
-        raise InputError(f"{encoder} and {file} {words}; export again")
+        raise InputError(f"{encoder} and {file} must be of one export, found another checksum; export again")
     return about

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bidwise import distributed
-from bidwise.checks import InputError, check_whole
+from bidwise.checks import InputError, check_whole, no_second_derivative
 from bidwise.kernels import available
 from bidwise.models.embeddings import normal
 
@@ -189,20 +189,15 @@ class _Normed(torch.autograd.Function):
         centred = x - mean
         variance = centred.square().mean(0)
         scale = torch.rsqrt(variance + eps)
-        ctx.save_for_backward(centred, scale, x, weight, bias)
-        ctx.eps = eps
+        ctx.save_for_backward(centred, scale, weight)
         ctx.mark_non_differentiable(mean, variance)
         return torch.addcmul(bias, centred, weight * scale), mean, variance
 
     @staticmethod
+    @no_second_derivative
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         """dx = weight scale (g - mean(g) - normed mean(g normed)), normed = scale centred."""
-        centred, scale, x, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: torch's own has second derivatives
-            inputs = [each for each in (x, weight, bias) if each.requires_grad]
-            again = F.batch_norm(x, None, None, weight, bias, training=True, eps=ctx.eps)
-            known = iter(torch.autograd.grad(again, inputs, g, create_graph=True))
-            return *(next(known) if each.requires_grad else None for each in (x, weight, bias)), None
+        centred, scale, weight = ctx.saved_tensors
         slope, shift, steep = (g * centred).sum(0).mul_(scale), g.sum(0), weight * scale
         inner = torch.addcmul(steep * shift / -len(g), centred, steep * scale * slope / -len(g))
         return inner.addcmul_(g, steep), slope, shift, None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise import distributed
-from bidwise.checks import InputError, check_name, check_positive
+from bidwise.checks import check_name, check_positive
 from bidwise.kernels import available
 from bidwise.models.embeddings import Embeddings
 
@@ -39,8 +39,6 @@ class Adam(torch.optim.Adam):
         check_name("embeddings", updates, UPDATES)
         check_positive("l2", l2, or_zero=True)
         parameters = list(model.parameters())
-        if not parameters:
-            raise InputError("model must have parameters to train, found none")
         self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
         self.lazy, self.l2 = updates == "lazy", float(l2)
         device, on = parameters[0].device, {parameter.device.type for parameter in parameters}

@@ -114,10 +114,8 @@ def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, settings: dict[
         return
     for name, part in model.named_modules():
         if isinstance(part, _NORMS) and part.training and not isinstance(part, BatchNorm | nn.SyncBatchNorm):
-            raise InputError(
-                f"model must norm by the ads of all ranks, found {type(part).__name__} as {name!r}; use "
-                "bidwise.models.BatchNorm, or SyncBatchNorm on GPUs"
-            )
+            found = f"{type(part).__name__} as {name!r}; use bidwise.models.BatchNorm, or SyncBatchNorm on GPUs"
+            raise InputError(f"model must norm by the ads of all ranks, found {found}")
     data = {"train": fingerprint(train, _ROWS), "valid": None if valid is None else fingerprint(valid, _ROWS)}
     distributed.check_ranks_agree(**settings, **data)
 

@@ -27,10 +27,6 @@ class AdBatch:
     teacher: Tensor | None = None
     weights: Tensor | None = None
 
-    @property
-    def ads(self) -> int:
-        return self.clicks.shape[-1]
-
 
 @dataclass(frozen=True)
 class Pass:
@@ -112,8 +108,6 @@ class Shuffle:
         self.size = None
         if self.offsets is not None:
             sizes = self.offsets.diff()
-            if len(sizes) == 0:
-                raise InputError("offsets must contain at least one auction, found none")
             self.size = int(sizes[0]) if bool((sizes == sizes[0]).all()) else None
             if self.size is None and number > 1:
                 raise InputError("repeats with offsets must have auctions of one size, found different sizes")

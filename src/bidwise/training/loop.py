@@ -108,9 +108,7 @@ def fit(
         raise InputError("patience needs valid, found None")
     by_welfare = any(name.endswith("welfare") for name in metrics)
     if valid is not None and valid.offsets is None and valid.auction_size is None and by_welfare:
-        raise InputError(
-            "valid must have offsets, the bounds of its auctions, or auction_size for metric='welfare'; found neither"
-        )
+        raise InputError("valid must have offsets or auction_size for metric='welfare', found neither")
     if train.teacher is None and needs_teacher(loss):
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     with _on_device_of(model):

@@ -193,7 +193,7 @@ class Run:
     def step(self, batch: AdBatch) -> Tensor:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
         self.optimizer.zero_grad()
-        logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
+        logits = one_number_per_ad(self.model(batch.features), batch.clicks.shape[-1], self.members)
         if self.taken < 2:
             check_no_sigmoid(logits)
         columns = (batch.clicks, batch.bids, batch.teacher, batch.weights)
