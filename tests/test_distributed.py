@@ -257,7 +257,7 @@ def test_distributed_command_is_killed_and_goes_on(table, whole, tmp_path, capsy
     code, _, told = without_a_rank(two_ranks(*command(table, folder)), folder)
     assert code != 0
     assert "another rank is gone" in told
-    assert "the same command resumes from the last checkpoint, with any number of ranks" in told
+    assert "the same command resumes" in told
     assert not (folder / "result.json").exists()
     done = len((folder / "fits" / "log_plus" / "metrics.jsonl").read_text().splitlines())
     app(command(table, folder), exit_on_error=False, result_action="return_value")

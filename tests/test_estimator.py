@@ -228,11 +228,6 @@ def test_the_scorer_says_what_it_lacks(log):
         welfare_scorer()(model, log.X[["price"]].fillna(0), log.y, bid=log.bid)
 
 
-def test_the_scorer_asks_for_metadata_routing():
-    with pytest.raises(RuntimeError, match=r"sklearn.set_config\(enable_metadata_routing=True\)"):
-        welfare_scorer()
-
-
 def test_scikit_learn_is_imported_late_and_its_absence_explained():
     code = "import sys, bidwise; bidwise.offsets([1]); bidwise.fit; print('sklearn' in sys.modules)\n"
     code += "sys.modules['sklearn'] = None\ntry: bidwise.CTRClassifier\nexcept ImportError as error: print(error)\n"

@@ -1,7 +1,5 @@
 """WelfareLoss is rank term + lam * log loss; LOSSES names the losses of the paper and the baselines."""
 
-from copy import deepcopy
-
 import pytest
 import reference
 import torch
@@ -84,15 +82,6 @@ def test_reduction_none_is_rejected():
     with pytest.raises(InputError) as error:
         WelfareLoss(reduction="none")
     assert error.value.argument == "reduction"
-
-
-def test_is_a_module_without_state():
-    criterion = WelfareLoss(sigma=2.0)
-    assert isinstance(criterion, torch.nn.Module)
-    assert list(criterion.parameters()) == []
-    assert criterion.state_dict() == {}
-    ads = random_auctions(seed=7)
-    torch.testing.assert_close(deepcopy(criterion)(*ads.positional()), criterion(*ads.positional()))
 
 
 def test_other_options_leave_the_loss_as_it_was():
