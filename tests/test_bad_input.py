@@ -157,7 +157,11 @@ def test_a_teacher_in_the_place_of_offsets_is_named():
         bidwise.LOSSES["log_teacher"](ads, ads, ads, ads)
 
 
-@pytest.mark.parametrize("bad", [{"gap": "postive"}, {"sigma": 0.0}, {"method": "quick"}, {"lam": -1.0}], ids=str)
-def test_options_are_checked_when_the_loss_is_made(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        bidwise.WelfareLoss(**bad)
+@pytest.mark.parametrize(
+    ("option", "bad"),
+    [("gap", "postive"), ("sigma", 0.0), ("method", "quick"), ("lam", -1.0), ("reduction", "none"), ("unit", "mean")]
+    + [("unit", bad) for bad in (0, -1.0, NAN, None)],
+)
+def test_options_are_checked_when_the_loss_is_made(option, bad):
+    with pytest.raises((ValueError, TypeError), match=f"^{option} must be"):
+        bidwise.WelfareLoss(**{option: bad})

@@ -246,7 +246,6 @@ ANY = [
 DEEP = [
     ({"hidden": (4, 0)}, "hidden must be at least 1, found 0"),
     ({"dropout": 1.0}, r"dropout must be in \[0, 1\), found 1.0"),
-    ({"dropout": -0.1}, r"dropout must be in \[0, 1\), found -0.1"),
 ]
 CROSS = [({"cross": 0}, "cross must be at least 1, found 0")]
 
