@@ -72,7 +72,7 @@ def one_cut(size: int) -> Metric:
         bids = ads.bids[rows]
         return mean_welfare(logits[rows], bids * ads.clicks[rows], bids, size * torch.arange(len(rows) // size + 1))
 
-    return Metric("one cut", "clicked welfare of one random cut", True, of)
+    return Metric("one cut", True, of)
 
 
 def trained(case: Case, seed: int, device: str) -> Iterator[dict[str, tuple[float, float]]]:

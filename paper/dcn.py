@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from bidwise import models
 from bidwise.checks import InputError, check_whole
-from bidwise.models.bags import Values, values_and_slots
-from bidwise.models.layers import Embeddings, Perceptron, glorot
+from bidwise.models.embeddings import Embeddings, Values, values_and_slots
+from bidwise.models.layers import Perceptron, glorot
 
 
 class GroupedEmbeddings(nn.Module):
@@ -83,7 +83,7 @@ class DCN(nn.Module):
     logit = w · [cross(x); perceptron(x)] + w_0,  x_{l+1} = x_0 (x_l · w_l) + b_l + x_l   (Wang et al., 2017, eqs. 3-5)
 
     Args:
-        cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.bags`).
+        cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.embeddings`).
         widths: of their vectors; ``None``: :func:`embedding_width`.
         cross: cross layers.
         hidden: units of the hidden layers, with batch norm and ReLU.

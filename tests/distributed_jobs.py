@@ -223,7 +223,6 @@ def refused():
         "seed": lambda: fit(Normed(), _numbers(1), seed=distributed.rank(), epochs=1),
         "train": lambda: fit(Normed(), _numbers(1 + distributed.rank()), epochs=1),
         "norm": lambda: fit(Normed(norm=nn.BatchNorm1d), _numbers(1), epochs=1),
-        "wrapped": lambda: fit(DistributedDataParallel(Normed()), _numbers(1), epochs=1),
         "graph": lambda: fit(Normed(), _numbers(1), epochs=1, graph=True),
         "valid": lambda: fit(
             Normed(),

@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves
 from bidwise import InputError
 from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.training import Adam
-from paper.dcn import DCN
 
 CARDINALITIES = [4, 30, 9]
 RATE, BETAS, EPS = 0.02, (0.9, 0.999), 1e-8
@@ -217,17 +216,6 @@ def made_in_a_step(updates, l2):
 def test_a_lazy_step_makes_nothing_of_the_size_of_a_table(l2):
     assert made_in_a_step("lazy", l2) == []
     assert made_in_a_step("dense", l2) != []  # the recorder sees it where it is
-
-
-def test_making_an_optimizer_does_not_change_the_model():
-    model = DCN(CARDINALITIES, hidden=(4,))
-    optimizer = Adam(model)
-    objective(model, *batch(0)).backward()
-    assert not any(table.weight.grad.is_sparse for table in optimizer.tables)
-    optimizer.zero_grad()
-    assert all(table.sparse for table in optimizer.tables)
-    Adam(model, updates="dense").zero_grad()
-    assert not any(table.sparse for table in optimizer.tables)
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.1])

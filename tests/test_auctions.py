@@ -115,11 +115,6 @@ def assert_is_the_loop(found, winners, prices):
             assert math.isnan(price) if want is None else price == pytest.approx(want, rel=1e-12)
 
 
-def test_example_2_1_is_1_72():
-    ctr, bids = torch.tensor([0.1, 0.4, 0.9]), torch.tensor([10.0, 2.0, 0.5])
-    assert welfare(ctr, ctr, bids, None, slots=(1.0, 0.9)).item() == pytest.approx(1.72, abs=1e-6)
-
-
 @pytest.mark.parametrize("squash", [0, 0.5, 1, 2])
 @pytest.mark.parametrize("reserve", [0.0, 1.0])
 @pytest.mark.parametrize("pricing", PRICINGS)

@@ -248,7 +248,7 @@ def test_data_of_other_rows_are_refused():
         ({"loss": torch.nn.BCELoss()}, r"must be a name, a WelfareLoss"),
         ({"loss": "log_teacher"}, r"teacher must be given"),
         ({"teacher": [2.0, 0.1]}, r"teacher must be in \[0, 1\]"),
-        ({"auctions": [0, 3]}, r"offsets must end at the number of ads, 2"),
+        ({"auctions": [0, 3]}, r"offsets must rise from 0 to the number of ads, 2"),
         ({"start": 0.0}, r"start must be a CTR"),
         ({"bids": [1.0, -1.0]}, r"bids must be finite and above 0"),
     ],

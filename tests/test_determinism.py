@@ -135,16 +135,10 @@ def test_batch_norm_is_torchs():
     assert torch.autograd.gradcheck(lambda x: mine(x), (x,))
 
 
-def test_second_derivatives_of_batch_norm_are_torchs():
-    """Also if the inputs reach the loss another way, which would hide a missing derivative."""
-    x = torch.arange(15.0, dtype=torch.float64).sin().view(5, 3).requires_grad_()
-    found = []
-    for norm in (bidwise.models.BatchNorm(3).double(), torch.nn.BatchNorm1d(3).double()):
-        loss = (norm(x).pow(3) * torch.arange(3.0)).sum() + x.pow(3).sum()
-        gradients = torch.autograd.grad(loss, (x, norm.weight, norm.bias), create_graph=True)
-        found.append(torch.autograd.grad(sum(each.square().sum() for each in gradients), (x, norm.weight)))
-    for left, right in zip(*found, strict=True):
-        torch.testing.assert_close(left, right)
+def test_batch_norm_refuses_second_derivatives():
+    x = torch.randn(5, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(bidwise.models.BatchNorm(3)(x).pow(3).sum(), x, create_graph=True)
 
 
 @pytest.mark.parametrize("metric", ["log_loss", "auc", "welfare"])

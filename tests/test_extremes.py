@@ -164,7 +164,7 @@ def test_logits_that_happen_to_lie_in_0_to_1_are_not(rate):
 def test_the_doctor_says_so_too():
     logits, clicks, bids = predictions()
     (finding,) = [f for f in diagnose(torch.sigmoid(logits), clicks, bids).alarms if "look like CTR" in f.name]
-    assert finding.advice.startswith("Pass logits")
+    assert finding.advice.startswith("Pass torch.logit(ctr)")
     assert not [f for f in diagnose(logits, clicks, bids).alarms if "look like CTR" in f.name]
 
 

@@ -118,11 +118,6 @@ def test_losses_and_metrics_tell_ids_and_sizes_from_offsets(call, given, functio
     CALLS[call](bidwise.offsets(sizes=[2, 3, 1]))
 
 
-def test_other_wrong_offsets_have_no_such_hint():
-    with pytest.raises(bidwise.InputError, match=r"found 5$"):
-        CALLS["welfare"](torch.tensor([0, 2, 5]))
-
-
 def test_a_loss_that_meets_ids_in_numpy_names_the_function():
     with pytest.raises(TypeError, match=r"found ndarray; bidwise.offsets\(ids\) makes them"):
         CALLS["WelfareLoss"](np.array(IDS))
@@ -173,7 +168,7 @@ def test_the_order_of_a_sampler_follows_from_seed_and_epoch():
     ("arguments", "message"),
     [
         (([0, 0, 1, 1, 2], 4), r"are these ids\? Pass bidwise.offsets\(ids\)"),
-        (([5, 5, 6], 4), "offsets must start at 0"),
+        (([5, 5, 6], 4), "offsets must rise from 0"),
         (([0, 3], 0), "batch_size must be at least 1"),
     ],
 )
@@ -235,6 +230,3 @@ def test_results_show_themselves_in_a_notebook_escaped():
     assert shown.startswith("<pre>")
     assert "&lt;b&gt;a&lt;/b&gt;" in shown
     assert "<b>" not in shown
-    diagnosis = bidwise.diagnose(LOGITS, CLICKS, BIDS)
-    assert "ctr (1 - ctr) < 0.001" in str(diagnosis)
-    assert "ctr (1 - ctr) &lt; 0.001" in diagnosis._repr_html_()

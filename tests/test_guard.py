@@ -1,6 +1,5 @@
-"""Batches whose loss or gradient is not finite: named and diagnosed, or left out and counted; cut gradients."""
+"""A loss or gradient that is not finite stops a run, with its batch; clipped gradients."""
 
-import json
 import math
 
 import pytest
@@ -12,7 +11,7 @@ from bidwise import InputError, fit
 from bidwise.data import Ads
 from bidwise.models import DeepFM, LogisticRegression
 from bidwise.training import loop
-from bidwise.training.guard import Guard
+from bidwise.training.adam import Guard
 from bidwise.training.run import Run
 
 
@@ -51,23 +50,6 @@ class Exploding(torch.autograd.Function):
         return gradient * math.inf
 
 
-def test_the_error_names_the_batch_its_rows_and_the_diagnosis(tmp_path):
-    train = ads()
-    bad = train.bids[[17]]
-    with pytest.raises(InputError, match=r"the loss is not finite in batch \d of epoch 1, 8 ads, rows ") as raised:
-        fit(LogisticRegression(3), train, loss=FailsOn(bad), batch_size=8, epochs=2, out=tmp_path)
-    assert f"Its rows and a diagnosis: {tmp_path / 'nonfinite.json'}" in str(raised.value)
-    found = json.loads((tmp_path / "nonfinite.json").read_text())
-    assert 17 in found["rows"]
-    assert len(found["rows"]) == 8
-    assert found["loss"] is None
-    assert found["epoch"] == 1
-    assert "ads: 8, auctions: 1" in found["diagnosis"]["table"]
-    assert found["gradients_not_finite"] == [name for name, _ in LogisticRegression(3).named_parameters()]
-    assert f"in batch {found['batch']} of epoch 1" in str(raised.value)
-    assert not (tmp_path / "result.json").exists()
-
-
 def test_the_rows_are_those_of_the_batch():
     """The same order drawn by hand."""
     train = ads()
@@ -77,14 +59,13 @@ def test_the_rows_are_those_of_the_batch():
         fit(LogisticRegression(3), train, loss=FailsOn(train.bids[[40]]), batch_size=8, seed=5)
 
 
-@pytest.mark.parametrize(("loss", "ranks"), [("log_loss", False), ("log_plus", True), (FailsOn([]), True)])
-def test_the_diagnosis_is_of_the_trained_loss_and_names_what_none_can_take(loss, ranks):
+@pytest.mark.parametrize("loss", ["log_loss", "log_plus", FailsOn([])])
+def test_the_error_names_what_no_loss_can_take(loss):
     model = LogisticRegression(3)
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
-    with pytest.raises(InputError, match=r"logits not finite: 8 of 8 ads") as raised:
+    with pytest.raises(InputError, match=r"logits not finite: 8 of 8 ads"):
         fit(model, ads(), loss=loss, batch_size=8)
-    assert ("effective pairs" in raised.value.found["diagnosis"]["table"]) == ranks
 
 
 def test_a_gradient_that_is_not_finite_stops_too():

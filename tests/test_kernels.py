@@ -334,18 +334,6 @@ def log_loss_by_its_terms(ads):
     return -(ads.clicks * terms[0]).sum() - ((1 - ads.clicks) * terms[1]).sum()
 
 
-def test_second_derivatives_of_the_log_loss():
-    ads, _ = batch("n=31")
-
-    def second(loss_of):
-        logits = ads.logits.clone().requires_grad_()
-        (first,) = torch.autograd.grad(loss_of(ads.but(logits=logits)), logits, create_graph=True)
-        return torch.autograd.grad(first.square().sum(), logits)[0]
-
-    kernel = second(partial(log_loss_by_kernel, power=0.0, value="clicks", reduction="mean"))
-    torch.testing.assert_close(kernel, second(lambda ads: bidwise.log_loss(ads.logits, ads.clicks)))
-
-
 # The choice of the method
 
 

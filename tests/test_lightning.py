@@ -85,14 +85,6 @@ def test_a_missing_column_is_named(tmp_path):
     assert raised.value.argument == "validation_step"
 
 
-def test_checkpoints_can_watch_welfare(tmp_path):
-    watch = lightning.callbacks.ModelCheckpoint(dirpath=tmp_path, monitor="val_welfare", mode="max")
-    trainer = lightning.Trainer(max_epochs=2, callbacks=[bidwise.WelfareCallback(verbose=False), watch], **QUIET)
-    trainer.fit(Model(), loader(), loader())
-    assert watch.best_model_score == pytest.approx(float(watch.best_model_score))
-    assert watch.best_model_path
-
-
 def test_callbacks_before_it_see_what_it_logs(tmp_path):
     stop = lightning.callbacks.EarlyStopping(monitor="val_welfare", mode="max")
     options = QUIET | {"max_epochs": 1, "val_check_interval": 0.5, "enable_checkpointing": False}

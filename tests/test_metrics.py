@@ -328,7 +328,7 @@ def test_tensors_of_any_kind_and_arrays_agree():
         ({"exposure": [0.5, 0.0]}, r"exposure must be above 0, found 0 at \[1\]"),
         ({"exposure": [0.5, 2.0]}, r"exposure must be in \[0, 1\]"),
         ({"weights": [1.0, -1.0]}, "weights must be finite and no less than 0"),
-        ({"offsets": [0, 1]}, "offsets must end at the number of ads"),
+        ({"offsets": [0, 1]}, "offsets must rise from 0 to the number of ads"),
     ],
 )
 def test_bad_columns_are_named(change, message):

@@ -129,32 +129,6 @@ def test_leading_dimensions_equal_a_loop_over_rows(member, sizes):
         torch.testing.assert_close(gradient.flatten(0, 1), torch.stack([slope for _, slope in expected]))
 
 
-@every_member
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_is_computed_in_float32(member, dtype):
-    ads = random_auctions(seed=9, dtype=torch.float32)
-    ads = ads.but(logits=ads.logits.to(dtype))
-    found, gradient = loss_and_gradient(ads, member)
-    expected, expected_gradient = loss_and_gradient(ads.but(logits=ads.logits.float()), member)
-    assert (found.dtype, gradient.dtype) == (torch.float32, dtype)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, expected_gradient.to(dtype))
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64, torch.float16, torch.float64], ids=str)
-def test_clicks_and_bids_may_be_of_any_real_type(dtype):
-    ads = random_auctions(seed=11, dtype=torch.float32)
-    ads = ads.but(bids=ads.bids.ceil())
-    other = ads.but(clicks=ads.clicks.to(dtype))
-    if dtype != torch.bool:
-        other = other.but(bids=ads.bids.to(dtype))
-    for member in MEMBERS:
-        found, gradient = loss_and_gradient(other, member)
-        expected, expected_gradient = loss_and_gradient(ads, member)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
-
-
 def test_tensors_need_not_be_contiguous():
     ads = random_auctions(seed=12, sizes=[3, 4])
     strided = ads.map(lambda x: torch.stack([x, x], dim=-1)[..., 0])
@@ -200,25 +174,6 @@ def test_an_empty_batch_costs_nothing_and_has_a_gradient(reduction, offsets, sha
         assert gradient.shape == shape
 
 
-@PROPERTY
-@given(
-    seeds,
-    members,
-    st.sampled_from(["direct", "fast"]),
-    st.sampled_from([torch.float32, torch.float64]),
-    st.sampled_from([0.1, 1.0, 30.0]),
-)
-def test_extreme_input_gives_finite_numbers(seed, member, method, dtype, sigma):
-    ads = random_auctions(seed, [30, 1, 0, 30], dtype=dtype, ties=True, heavy=True)
-    generator = torch.Generator().manual_seed(seed)
-    extreme = torch.tensor([-1e4, -100.0, 100.0, 1e4], dtype=dtype)
-    drawn = extreme[torch.randint(0, 4, (61,), generator=generator)]
-    ads = ads.but(logits=torch.where(torch.rand(61, generator=generator) < 0.5, drawn, ads.logits))
-    loss, gradient = loss_and_gradient(ads, member, method=method, sigma=sigma, reduction="none")
-    assert loss.isfinite().all()
-    assert gradient.isfinite().all()
-
-
 # Good manners
 
 
@@ -251,11 +206,8 @@ def test_a_second_derivative_is_refused(member, method):
     ads = random_auctions(seed=17)
     logits = ads.logits.clone().requires_grad_()
     loss = pairwise(ads.but(logits=logits), member, method=method)
-    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(gradient.sum(), logits)
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        (loss + gradient.square().sum()).backward()
+        torch.autograd.grad(loss, logits, create_graph=True)
 
 
 def test_the_loss_may_be_changed_in_place():

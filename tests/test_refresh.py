@@ -12,7 +12,7 @@ from bidwise.cli import app
 from bidwise.data import Ads
 from bidwise.data.store import Store
 from bidwise.models import MODELS
-from bidwise.models.widening import widened, widened_adam
+from bidwise.models.embeddings import widened, widened_adam
 from bidwise.report.train_sentences import table_doubts, train_verdict
 from bidwise.run_folder import load
 from bidwise.table import train

@@ -278,15 +278,9 @@ def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
         (tmp_path / name).write_bytes(file.with_name(name).read_bytes())
     about = json.loads((tmp_path / "ctr.json").read_text())
     del about["checksum"]
-    for changed, words in (
-        (about | {"version": 9}, "must be a scorer of version 4"),
-        ({key: about[key] for key in about if key != "columns"}, "must have 'columns', found none; export it again"),
-        (about | {"columns": [{"name": "site"}]}, r"must say how columns .* found KeyError\('kind'\); export it again"),
-        (about | {"columns": 3}, "must have 'columns', found none; export it again"),
-    ):
-        onnx_export._write_encoder(tmp_path / "ctr.json", changed, tmp_path / "ctr.onnx")
-        with pytest.raises(bidwise.InputError, match=words):
-            scoring.Scorer(tmp_path / "ctr.onnx")
+    onnx_export._write_encoder(tmp_path / "ctr.json", about | {"version": 9}, tmp_path / "ctr.onnx")
+    with pytest.raises(bidwise.InputError, match="must be a scorer of version 4"):
+        scoring.Scorer(tmp_path / "ctr.onnx")
     (tmp_path / "ctr.json").unlink()
     with pytest.raises(bidwise.InputError, match="file must be a model of bidwise export"):
         scoring.Scorer(tmp_path / "ctr.onnx")

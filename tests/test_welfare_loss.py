@@ -1,7 +1,5 @@
 """WelfareLoss is rank term + lam * log loss; LOSSES names the losses of the paper and the baselines."""
 
-from copy import deepcopy
-
 import pytest
 import reference
 import torch
@@ -72,27 +70,6 @@ def test_currency_does_not_matter(member, options, dtype):
     in_euros, in_mills = (of_named_loss(loss, ads.but(bids=rate * ads.bids)) for rate in (1, 1000))
     for one, same in zip(in_euros, in_mills, strict=True):
         torch.testing.assert_close(one, same)
-
-
-@pytest.mark.parametrize("unit", [0, -1.0, float("nan"), "mean", None])
-def test_another_unit_is_rejected(unit):
-    with pytest.raises((InputError, TypeError), match=r"^unit must be"):
-        WelfareLoss(unit=unit)
-
-
-def test_reduction_none_is_rejected():
-    with pytest.raises(InputError) as error:
-        WelfareLoss(reduction="none")
-    assert error.value.argument == "reduction"
-
-
-def test_is_a_module_without_state():
-    criterion = WelfareLoss(sigma=2.0)
-    assert isinstance(criterion, torch.nn.Module)
-    assert list(criterion.parameters()) == []
-    assert criterion.state_dict() == {}
-    ads = random_auctions(seed=7)
-    torch.testing.assert_close(deepcopy(criterion)(*ads.positional()), criterion(*ads.positional()))
 
 
 def test_other_options_leave_the_loss_as_it_was():

@@ -189,7 +189,7 @@ def some_ads(ads=4, width=3, **columns):
         ({"bids": torch.ones(2, 4)}, "bids must have one number per ad"),
         ({"teacher": torch.full((4,), 1.5)}, r"teacher must be in \[0, 1\]"),
         ({"truth": torch.full((4,), math.nan)}, r"truth must be in \[0, 1\]"),
-        ({"offsets": torch.tensor([0, 3])}, "offsets must end at the number of ads, 4"),
+        ({"offsets": torch.tensor([0, 3])}, "offsets must rise from 0 to the number of ads, 4"),
         ({"weights": torch.ones(3)}, r"weights must have one number per ad.*\(4,\), found \(3,\)"),
         ({"weights": -torch.ones(4)}, "weights must be finite and no less than 0, found -1"),
         ({"exposure": torch.ones(3)}, r"exposure must have one number per ad"),

@@ -55,10 +55,8 @@ def check_logits(found: object, offsets: object = None) -> Tensor:
     if found.dim() == 0:
         raise InputError("logits must have shape (..., ads), found a single number without dimensions")
     if offsets is None and found.dim() > 1 and found.shape[-1] == 1 and len(found) > 1:
-        raise InputError(
-            f"logits must have shape (ads,) or (repeats, ads), found a column {tuple(found.shape)}; "
-            "pass logits.squeeze(-1)"
-        )
+        shape = tuple(found.shape)
+        raise InputError(f"logits must be (ads,) or (repeats, ads), found a column {shape}; pass logits.squeeze(-1)")
     return found
 
 
@@ -135,27 +133,12 @@ def check_offsets(found: object, ads: int, device: torch.device, *, values: bool
     if found.device != device:
         raise InputError(f"offsets must be on the device of logits, {device}, found {found.device}")
     if values:
-        if found[0] != 0:
-            raise InputError(f"offsets must start at 0, found {found[0].item()}{_ids_or_sizes(found, ads)}")
-        if found[-1] != ads:
-            hint = _ids_or_sizes(found, ads)
-            raise InputError(f"offsets must end at the number of ads, {ads}, found {found[-1].item()}{hint}")
         falls = (found.diff() < 0).nonzero()
-        if len(falls):
-            at = int(falls[0]) + 1
-            raise InputError(
-                f"offsets must not decrease, found {found[at].item()} after {found[at - 1].item()} at {at}"
-                f"{_ids_or_sizes(found, ads)}"
-            )
+        if found[0] != 0 or found[-1] != ads or len(falls):
+            worst = (found[falls[0, 0] :][:2] if len(falls) else found[[0, -1]]).tolist()
+            made = "bidwise.offsets(ids) makes them of auction ids, bidwise.offsets(sizes=sizes) of sizes"
+            raise InputError(f"offsets must rise from 0 to the number of ads, {ads}, found {worst}; {made}")
     return found
-
-
-def _ids_or_sizes(found: Tensor, ads: int) -> str:
-    """A hint if offsets look like auction ids or sizes."""
-    ids = "auction ids, one for each ad? Pass bidwise.offsets(ids)" if len(found) == ads else ""
-    add_up = int(found.sum()) == ads and bool((found >= 0).all())
-    sizes = "sizes of auctions, which add up to the ads? Pass bidwise.offsets(sizes=sizes)" if add_up else ""
-    return "; are these " + ", or ".join(filter(None, (sizes, ids))) if ids or sizes else ""
 
 
 def no_second_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,9 +147,7 @@ def no_second_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def checked(ctx: Any, *gradients: Any) -> Any:
         if torch.is_grad_enabled():
-            raise RuntimeError(
-                "kernels and exchanges between ranks have no second derivative; compute it in one process on a CPU"
-            )
+            raise RuntimeError("rank losses, batch norm, kernels and exchanges between ranks have no second derivative")
         return backward(ctx, *gradients)
 
     return checked

@@ -20,16 +20,11 @@ from bidwise.segments import Auctions
 SATURATED = 1e-3  # ctr (1 - ctr) below which an ad hardly moves: |logit| above 6.9
 _FEW = 0.05  # of the pairs
 QUIET, LOUD = 0.05, 0.8  # bounds of the rank term's share of the gradient
-TOP = 0.75  # of the gradient in one tenth of the ads
 
 # each count: its name, the share that triggers advice, the advice
 COUNTS = {
     "non_finite_logits": ("logits not finite", 0.0, "Lower the learning rate; look for NaN in the features."),
-    "ctr_as_logits": (
-        "logits that look like CTR",
-        0.0,
-        "Pass logits, as torch.logit(ctr): their sigmoid is taken here.",
-    ),
+    "ctr_as_logits": ("logits that look like CTR", 0.0, "Pass torch.logit(ctr): the loss takes the sigmoid."),
     "non_finite_bids": ("bids not finite", 0.0, "Drop these ads or repair their bids: look for NaN and overflow."),
     "non_positive_bids": ("bids not above 0", 0.0, "Drop these ads or repair their bids: a bid is above 0."),
     "clicks_out_of_range": ("clicks outside [0, 1]", 0.0, "Make clicks 0 or 1: look for NaN and for counts."),
@@ -78,13 +73,10 @@ class Finding(NamedTuple):
 class RankTerm:
     """The rank term of a loss, compared with the log loss of the same ads."""
 
-    value: str  # clicks or teacher, which stand for the truth
-    value_ties: Part
     effective_pairs: Part  # different in value and in eCPM
     loss: float
     gradient: float  # Euclidean norm, with respect to the logits
     gradient_ratio: float  # to the log loss
-    top_gradient: float  # share of the absolute gradient that the tenth of the ads with the highest bids has
     lam: float
 
     @property
@@ -101,21 +93,14 @@ class RankTerm:
         effective, share = self.effective_pairs, self.gradient_share
         if effective.whole == 0:
             todo = "No pairs to rank: put ads that compete into one auction."
-        elif self.value_ties.share < 0.5:
-            todo = "Most pairs tie in eCPM and teach little: see ties in eCPM."
-        elif self.value == "clicks":
-            todo = "Most pairs tie in value and carry little signal: use a teacher, with values that rarely tie."
         else:
-            todo = "Most pairs tie in value and teach little: look for a rounded or constant teacher."
+            todo = "Most pairs tie and teach little: take a teacher with values that rarely tie, or see ties in eCPM."
         yield _finding("effective pairs", effective, effective.share < _FEW, todo)
         found = f"{self.gradient_ratio:.3g} (with lam = {self.lam:g}: {100 * share:.3g} % of both)"
         todo = "Raise lam" if share > LOUD else "Lower lam"
         todo += f": lam = {self.gradient_ratio:.2g} gives log loss and rank term an equal say."
         alarm = self.gradient > 0 and not QUIET <= share <= LOUD
         yield _finding("rank / log loss gradient", found, alarm, todo)
-        todo = "Cap the highest bids in training: a tenth of the ads makes the gradient."
-        found = f"{100 * self.top_gradient:.0f} %"
-        yield _finding("gradient of the highest bids", found, self.top_gradient > TOP, todo)
 
 
 @dataclass(frozen=True)
@@ -240,15 +225,11 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
     gradient, beside = slope.norm().item(), log_slope.norm().item()
     if options.reduction == "sum":
         beside *= len(z)
-    highest = b > b.kthvalue(math.ceil(0.9 * len(b))).values if len(b) else b > 0
     rank = RankTerm(
-        value=options.value,
-        value_ties=Part(value_ties, pairs, "pairs"),
         effective_pairs=Part(pairs - value_ties - ecpm_ties + ties_in_both, pairs, "pairs"),
         loss=found,
         gradient=gradient,
         gradient_ratio=gradient / beside if beside else math.inf if gradient else 0.0,
-        top_gradient=(slope[highest].abs().sum() / slope.abs().sum()).nan_to_num(0.0).item(),
         lam=float(loss.lam),
     )
     return Diagnosis(len(out), auctions.count, pairs, counts, entropy, rank)

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from bidwise.checks import InputError, no_second_derivative
 
 _PATIENCE = timedelta(hours=24)  # with rank 0, which may read a large table while the others wait
-RESUMES = "the same command resumes from the last checkpoint, with any number of ranks"
 _Result = TypeVar("_Result")
 _patient: list[Any] = []  # the group in which ranks wait for rank 0
 
@@ -56,8 +55,6 @@ def launched(device: str) -> Iterator[str]:
     if int(os.environ.get("WORLD_SIZE") or 1) == 1 or dist.is_initialized():
         yield device
         return
-    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
-        raise InputError(f"{missing[0]} must be set with WORLD_SIZE, as torchrun does, found none; unset WORLD_SIZE")
     if device == "cuda":
         local, there = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         if local >= there:
@@ -72,11 +69,9 @@ def launched(device: str) -> Iterator[str]:
         store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=here, world_size=number)
         _patient.append(dist.new_group(backend="gloo", timeout=_PATIENCE))
-    before = signal.signal(signal.SIGTERM, _stopped)
     try:
         with _explained():
             yield device
-        signal.signal(signal.SIGTERM, before)  # not after an error, which is yet to be reported
     finally:
         _patient.clear()
         dist.destroy_process_group()
@@ -91,13 +86,7 @@ def _explained() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and not any(x in str(error) for x in ("gloo/", "Gloo", "NCCL")):
             raise
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, which comes next: the error is yet to be reported
-        raise ConnectionError(f"another rank is gone: its process has ended or cannot be reached; {RESUMES}") from error
-
-
-def _stopped(*_: object) -> None:
-    """Handler of torchrun's SIGTERM, which may arrive before gloo reports that a rank is gone."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise ConnectionError(f"another rank is gone, or torchrun was stopped; {RESUMES}")
+        raise ConnectionError("another rank is gone; the same command resumes, with any number of ranks") from error
 
 
 def first(work: Callable[[], _Result], *, tell: bool = False) -> _Result | None:
@@ -142,13 +131,11 @@ def agree(problem: str | None) -> None:
 def check_ranks_agree(**values: Any) -> None:
     """Raise unless these are the same on all ranks."""
     everywhere = of_all(values)
-    for name, here in values.items():
+    for name in values:
         for other, there in enumerate(everywhere):
             if there[name] != everywhere[0][name]:
-                raise InputError(
-                    f"{name} must be the same on all ranks, found {everywhere[0][name]} on rank 0 and {there[name]} on "
-                    f"rank {other}" + ("" if here == there[name] else f"; this is rank {rank()}")
-                )
+                found = f"{everywhere[0][name]} on rank 0 and {there[name]} on rank {other}"
+                raise InputError(f"{name} must be the same on all ranks, found {found}")
 
 
 def copy_first(tensors: Sequence[Tensor]) -> None:

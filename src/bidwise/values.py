@@ -83,8 +83,6 @@ class Numbers:
 
     def __init__(self, edges: Sequence[float]) -> None:
         self.edges = np.array(edges, dtype=np.float64)
-        if self.edges.ndim != 1:
-            raise ValueError(f"edges of shape {self.edges.shape}")
 
     def ids(self, values: Sequence[Any]) -> list[int]:
         """The id of every value."""

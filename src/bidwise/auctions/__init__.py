@@ -3,9 +3,8 @@
 Numbers per ad are tensors, arrays or anything numpy reads; all arithmetic is float64.
 """
 
-from bidwise.auctions.inputs import ad_numbers, auctions_of, slot_multipliers
 from bidwise.auctions.measures import optimal_welfare, regret, revenue, surplus, welfare
-from bidwise.auctions.outcome import PRICINGS, Outcome, run_auction
+from bidwise.auctions.outcome import PRICINGS, Outcome, ad_numbers, auctions_of, run_auction, slot_multipliers
 
 __all__ = [
     "PRICINGS",

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from typing import Any
 
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bidwise.auctions.inputs import ad_numbers, auctions_of, slot_multipliers
-from bidwise.auctions.outcome import highest, run_auction
+from bidwise.auctions.outcome import ad_numbers, auctions_of, highest, run_auction, slot_multipliers
 from bidwise.checks import check_between, check_bids
-
-
-class _Rules(TypedDict, total=False):
-    """Options of :func:`run_auction` but the pricing, which welfare does not depend on."""
-
-    slots: Sequence[float]
-    reserve: float
-    squash: float
-
-
-class PricedRules(_Rules, total=False):
-    """All options of :func:`run_auction`."""
-
-    pricing: str
 
 
 def welfare(
@@ -78,9 +63,7 @@ def optimal_welfare(
     return (alpha * best.clamp(min=0)).sum(-1)
 
 
-def regret(
-    ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[_Rules]
-) -> Tensor:
+def regret(ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Any) -> Tensor:
     """Optimal welfare - :func:`welfare`: the loss of every auction due to the prediction and its rules.
 
     >>> regret([0.5, 0.1], [0.25, 0.5], [1.0, 1.0], None)
@@ -90,9 +73,7 @@ def regret(
     return optimal_welfare(truth, bids, offsets, slots=rules.get("slots", (1.0,))).to(reached.device) - reached
 
 
-def revenue(
-    ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[PricedRules]
-) -> Tensor:
+def revenue(ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Any) -> Tensor:
     """Payments of the advertisers of every auction to the platform; ``rules`` are the options of :func:`run_auction`.
 
         revenue = sum_k alpha_k truth_i price_i,   i = the ad in slot k, which pays price_i per click
@@ -105,9 +86,7 @@ def revenue(
     return run_auction(ctr, bids, offsets, **rules).revenue(truth)
 
 
-def surplus(
-    ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[PricedRules]
-) -> Tensor:
+def surplus(ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Any) -> Tensor:
     """Welfare - :func:`revenue`: the advertisers' surplus in every auction, sum_k alpha_k truth_i (b_i - price_i).
 
     >>> ctr, bids = [0.1, 0.4, 0.9], [10.0, 2.0, 0.5]  # Example 2.1

@@ -256,10 +256,7 @@ class _Rows:
     def check(self, who: str, bids: Floats, offsets: NDArray[np.int64] | None) -> None:
         """Raise unless these are the rows that the bids and auctions are of, as far as can be seen."""
         if len(self.scores) != len(bids):
-            raise InputError(
-                f"{who} has the bids of {len(bids)} rows, found data of {len(self.scores)}; "
-                "an objective takes bids of the training rows, a metric the bids of the one set it is evaluated on"
-            )
+            raise InputError(f"{who} has the bids of {len(bids)} rows, found data of {len(self.scores)}; pass theirs")
         if self.groups is not None and offsets is not None and not np.array_equal(self.groups, np.diff(offsets)):
             raise InputError(f"{who} has other auctions than the groups of the data: their sizes differ")
 

@@ -29,7 +29,6 @@ from bidwise.table.prepare import CAP
 from bidwise.values import Floats
 
 try:
-    import sklearn
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.metrics import make_scorer
     from sklearn.utils import check_random_state
@@ -305,11 +304,6 @@ def welfare_scorer(*, auction_size: int | None = None, slots: Sequence[float] = 
         slots: position multipliers, the first 1.
         pos_label: the label of a click.
     """
-    if not sklearn.get_config()["enable_metadata_routing"]:
-        raise InputError(
-            "welfare_scorer needs scikit-learn's metadata routing, which brings it the bids; first call "
-            "sklearn.set_config(enable_metadata_routing=True)"
-        )
     scorer = make_scorer(
         _welfare, response_method="predict_proba", auction_size=auction_size, slots=tuple(slots), pos_label=pos_label
     )

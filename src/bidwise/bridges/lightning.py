@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor
 
 from bidwise import distributed
@@ -13,11 +14,6 @@ from bidwise.checks import InputError
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.definition import ctr_of
-
-try:
-    from lightning.pytorch import Callback
-except ImportError:
-    raise ImportError("bidwise.WelfareCallback needs Lightning: pip install lightning") from None
 
 _SHOWN = ("welfare", "revenue", "auc", "log_loss", "calibration_error", "predicted_over_observed")
 

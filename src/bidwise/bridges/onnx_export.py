@@ -18,7 +18,7 @@ import bidwise
 from bidwise.bridges.scoring import INPUT, OUTPUT, SCORER_FORMAT, SCORER_VERSION, Scorer, pair_checksum
 from bidwise.checks import InputError
 from bidwise.data.columns import Bag, Categorical, Encoder
-from bidwise.models.bags import values_and_slots
+from bidwise.models.embeddings import values_and_slots
 from bidwise.run_folder import whole_file, write_json
 from bidwise.table.model import Model, load
 from bidwise.urls import check_on_disk

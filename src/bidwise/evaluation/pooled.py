@@ -22,8 +22,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bidwise.auctions.inputs import ad_numbers, slot_multipliers
-from bidwise.auctions.outcome import PRICINGS, quality_of
+from bidwise.auctions.outcome import PRICINGS, ad_numbers, quality_of, slot_multipliers
 from bidwise.checks import (
     InputError,
     check_between,

@@ -23,7 +23,7 @@ from bidwise.kernels.embedding_kernels import PEAKS
 from bidwise.kernels.triton_or_none import jit, tl, triton
 
 if TYPE_CHECKING:
-    from bidwise.models.layers import Embeddings
+    from bidwise.models.embeddings import Embeddings
 
 ADS, WARPS = 16, 1  # of a tile of gradients; ads that looked up the same row are added up inside of it
 UPDATE_ADS, UPDATE_WARPS = 64, 4  # of a tile of rows to update

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 import torch
@@ -19,6 +19,7 @@ from bidwise.checks import (
     check_name,
     check_offsets,
     check_weights,
+    no_second_derivative,
     warn_of_ctr,
 )
 from bidwise.losses.definition import REDUCTIONS, LossInputs, PairInputs, PairOptions, ctr_of
@@ -224,13 +225,12 @@ def kernel_log_loss(batch: LossInputs, reduction: str) -> Tensor:
 
     gradient = batch.logits.requires_grad and torch.is_grad_enabled()
     loss, slope = fused_loss(batch, None, 1.0, reduction, gradient)
-    again = partial(cross_entropy, clicks=batch.clicks, weights=batch.weights, reduction=reduction)
-    return loss if slope is None else known_gradient(batch, loss, slope, reduction, again)
+    return loss if slope is None else known_gradient(batch, loss, slope, reduction)
 
 
-def known_gradient(batch: LossInputs, loss: Tensor, slope: Tensor, reduction: str, again: Any = None) -> Tensor:
-    """``loss`` with the gradient ``slope``; ``again`` is the same loss in torch, for second derivatives."""
-    result: Tensor = _KnownGradient.apply(batch.logits, (loss, slope), batch.offsets, reduction, again)  # type: ignore[no-untyped-call]
+def known_gradient(batch: LossInputs, loss: Tensor, slope: Tensor, reduction: str) -> Tensor:
+    """``loss`` with the gradient ``slope``."""
+    result: Tensor = _KnownGradient.apply(batch.logits, (loss, slope), batch.offsets, reduction)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -239,39 +239,22 @@ class _KnownGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, known: tuple[Tensor, Tensor], offsets: Tensor | None, reduction: str, again: Any
+        ctx: Any, logits: Tensor, known: tuple[Tensor, Tensor], offsets: Tensor | None, reduction: str
     ) -> Tensor:
         loss, slope = known  # a tuple: a tensor that is returned as it came could not be changed in place
-        ctx.save_for_backward(slope, logits)
-        ctx.offsets, ctx.reduction, ctx.dtype, ctx.again = offsets, reduction, logits.dtype, again
+        ctx.save_for_backward(slope)
+        ctx.offsets, ctx.reduction, ctx.dtype = offsets, reduction, logits.dtype
         return loss
 
     @staticmethod
+    @no_second_derivative
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        (slope, logits), offsets = ctx.saved_tensors, ctx.offsets
-        if torch.is_grad_enabled() and ctx.again is not None:  # create_graph=True
-            again = torch.autograd.grad(ctx.again(logits), logits, upstream, create_graph=True)
-            return *again, None, None, None, None
+        (slope,), offsets = ctx.saved_tensors, ctx.offsets
         if ctx.reduction == "none" and offsets is not None:
             upstream = upstream.repeat_interleave(offsets.diff(), dim=-1, output_size=slope.shape[-1])
         elif ctx.reduction != "none" and upstream.dim():
             upstream = upstream.unsqueeze(-1)
-        gradient = (slope * upstream).to(ctx.dtype)
-        if torch.is_grad_enabled():
-            gradient = _OnceOnly.apply(gradient, logits)  # type: ignore[no-untyped-call]
-        return gradient, None, None, None, None
-
-
-class _OnceOnly(torch.autograd.Function):
-    """A gradient that raises an error if differentiated: it is a stored constant, so a penalty on it has no effect."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, logits: Tensor) -> Tensor:
-        return gradient.clone()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        raise RuntimeError("pairwise_welfare_loss has no second derivative")
+        return (slope * upstream).to(ctx.dtype), None, None, None
 
 
 def log_loss(logits: Tensor, clicks: Tensor, *, weights: Tensor | None = None, reduction: str = "mean") -> Tensor:

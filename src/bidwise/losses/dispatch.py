@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bidwise.checks import InputError
-from bidwise.kernels import available, installed
+from bidwise.kernels import available
 from bidwise.losses.all_pairs import direct
 from bidwise.losses.definition import Method, PairInputs, PairOptions
 from bidwise.losses.without_pairs import covariance, dominance, signed_sums
@@ -50,12 +50,9 @@ def on_kernels(logits: Tensor, method: str = "auto") -> bool:
         return False
     ready = available(logits.device) and logits.dtype != torch.float64 and logits.numel() < 1 << 29
     if method == "triton" and not ready:
+        needs = "triton (pip install triton), a GPU and fewer than 2^29 logits in float32 or half precision"
         found = f"{logits.numel()} logits in {logits.dtype} on {logits.device.type}"
-        missing = "" if installed() else " and no triton (pip install triton)"
-        raise InputError(
-            "method='triton' needs triton, a GPU and fewer than 2^29 logits in float32 or half precision, "
-            f"found {found}{missing}; use 'auto', 'direct' or 'fast'"
-        )
+        raise InputError(f"method='triton' needs {needs}, found {found}; use 'auto', 'direct' or 'fast'")
     return ready
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import InputError, check_whole
-from bidwise.models.bags import Values
-from bidwise.models.layers import Cross, Embeddings, Perceptron, glorot, paired
+from bidwise.models.embeddings import Embeddings, Values
+from bidwise.models.layers import Cross, Perceptron, glorot, paired
 from bidwise.values import MISSING
 
 # part of an L2 penalty that first-order weights bear: the best for them is that much smaller
@@ -63,7 +63,7 @@ class DeepFM(nn.Module):
     logit = w_0 + Σ_f w_f[x_f] + Σ_{f<g} <v_f, v_g> + perceptron(v_1, ..., v_F)     (Guo et al., 2017, eqs. 1-4)
 
     Args:
-        cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.bags`).
+        cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.embeddings`).
         embedding: width of the vectors v.
         hidden: units of the hidden layers, with ReLU.
         dropout: share of the hidden units that a step drops.

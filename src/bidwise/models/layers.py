@@ -1,4 +1,4 @@
-"""Building blocks of models over categories: embeddings, crosses and perceptrons, each as its formula."""
+"""Building blocks of models over categories: crosses, perceptrons and batch norm, each as its formula."""
 
 from __future__ import annotations
 
@@ -12,135 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bidwise import distributed
-from bidwise.checks import InputError, check_positive, check_whole
+from bidwise.checks import InputError, check_whole, no_second_derivative
 from bidwise.kernels import available
-from bidwise.models.bags import Values, folded, values_and_slots
+from bidwise.models.embeddings import normal
 
 
 def is_static(part: nn.Module) -> bool:
     """Whether the class of a part declares ``static``: its forward pass does the same in every step, on ids or numbers
     that are the ads' features. Subclasses may do anything, so they declare it again."""
     return "static" in vars(type(part))
-
-
-class Embeddings(nn.Module):
-    """A vector for each value of each field, in one table: ids ``(ads, columns) -> (ads, fields, width)``.
-
-    A field has one column, a bag one for each of its slots; its vector is the mean over its values.
-
-    Args:
-        cardinalities: values of each field, ``(values, slots)`` of a bag; ids go from 0 to one less.
-        width: of the vectors.
-        std: of the initial values, normal around 0.
-        random: draws them.
-        first: if the first column has first-order weights, their share of an L2 penalty.
-
-    ``sparse``: gradients contain only the rows that a batch looked up. An optimizer may then leave all others
-    alone, and a step does not take longer for a longer table. On a GPU an optimizer may set ``sums``, where gradients
-    are added up instead (:mod:`bidwise.kernels.embedding_kernels`).
-
-    >>> table = Embeddings([3, 2], 4, std=0.1, random=torch.Generator().manual_seed(0))
-    >>> table(torch.tensor([[0, 1], [2, 0]])).shape, table.weight.shape
-    (torch.Size([2, 2, 4]), torch.Size([5, 4]))
-    """
-
-    static = True
-
-    starts: Tensor
-    ends: Tensor
-    penalty: Tensor
-
-    def __init__(
-        self,
-        cardinalities: Sequence[Values],
-        width: int,
-        *,
-        std: float,
-        random: torch.Generator,
-        first: float = 1.0,
-    ) -> None:
-        super().__init__()
-        if not cardinalities:
-            raise InputError("cardinalities must have one number for each field, found none")
-        self.values, self.slots = values_and_slots(cardinalities)
-        self.bags = max(self.slots) > 1
-        check_whole("width", width, 1)
-        check_positive("std", std, or_zero=True)
-        ends = torch.tensor(self.values, device="cpu").cumsum(0)
-        self.weight = nn.Parameter(_normal((int(ends[-1]), width), std, random))
-        self.sparse = False
-        self.sums: Any = None
-        self.trusted = False  # whether all ids of the training ads have been checked
-        self.std, self.columns = std, list(range(sum(self.slots)))  # its columns among all features
-        where, slots = torch.get_default_device(), torch.tensor(self.slots, device="cpu")
-        for name, bounds in {"starts": F.pad(ends[:-1], (1, 0)), "ends": ends}.items():  # of every column
-            self.register_buffer(name, bounds.repeat_interleave(slots).to(where, torch.int32), persistent=False)
-        penalty = torch.tensor([first] + [1.0] * (width - 1)).to(where, torch.get_default_dtype())
-        self.register_buffer("penalty", penalty, persistent=False)  # factors of an L2 penalty, (width,)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        self.check(ids)
-        if self.adds_up():
-            from bidwise.kernels.embedding_kernels import looked_up
-
-            vectors = looked_up(self.weight, ids, self.starts, self.sums)
-        else:
-            vectors = F.embedding(ids + self.starts, self.weight, sparse=self.sparse)
-        return folded(vectors, ids, self.slots) if self.bags else vectors
-
-    def check(self, ids: Tensor) -> None:
-        """Raise unless these are ids of all fields, each below the values of its field.
-
-        Reading values makes the CPU wait for a GPU, which a graph cannot do and a plain torch loop should not; what
-        torch.compile or torch.export traces has no values to read.
-        """
-        if ids.is_floating_point():
-            raise InputError(f"features must be ids of categories, whole numbers, found {ids.dtype}")
-        if ids.dim() != 2 or ids.shape[1] != len(self.starts):
-            raise InputError(f"features must have shape (ads, {len(self.starts)}), found {tuple(ids.shape)}")
-        training = torch.is_grad_enabled()
-        if torch.compiler.is_compiling() or not len(ids) or (self.trusted and training):
-            return
-        if ids.device.type == "cuda" and ((training and self.sums is None) or torch.cuda.is_current_stream_capturing()):
-            return
-        rows = ids + self.starts
-        if not bool(((rows >= self.starts) & (rows < self.ends)).all()):
-            raise self._outside(ids)
-
-    def field_of_rows(self) -> Tensor:
-        """The field that each row belongs to, ``(rows,)``."""
-        return torch.repeat_interleave(torch.tensor(self.values, device=self.weight.device))
-
-    def adds_up(self) -> bool:
-        """Whether gradients go to ``sums``: while training on a GPU."""
-        return self.sums is not None and torch.is_grad_enabled()
-
-    def _outside(self, ids: Tensor) -> InputError:
-        values = (self.ends - self.starts).to(ids.device)
-        row, field = ((ids < 0) | (ids >= values)).nonzero()[0].tolist()
-        name = self.columns[field]
-        return InputError(
-            f"features must be ids below {int(values[field])} in field {name}, found {int(ids[row, field])} at "
-            f"[{row}, {name}]"
-        )
-
-    def extra_repr(self) -> str:
-        return f"fields={len(self.values)}, rows={len(self.weight)}, width={self.weight.shape[1]}, std={self.std}"
-
-
-def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
-    """Check all ids of the training ads once, instead of the ids of every batch; raise if a batch would."""
-    if not tables or features.is_floating_point():
-        return
-    features = features.flatten(0, -2)
-    low, high = features.aminmax(dim=0)
-    for table in tables:
-        if len(low) <= max(table.columns):
-            return  # a forward raises an error
-        values = (table.ends - table.starts).to(high.device)
-        if bool(((low[table.columns] < 0) | (high[table.columns] >= values)).any()):
-            raise table._outside(features[:, table.columns])
-        table.trusted = True
 
 
 def paired(vectors: Tensor) -> Tensor:
@@ -309,30 +189,20 @@ class _Normed(torch.autograd.Function):
         centred = x - mean
         variance = centred.square().mean(0)
         scale = torch.rsqrt(variance + eps)
-        ctx.save_for_backward(centred, scale, x, weight, bias)
-        ctx.eps = eps
+        ctx.save_for_backward(centred, scale, weight)
         ctx.mark_non_differentiable(mean, variance)
         return torch.addcmul(bias, centred, weight * scale), mean, variance
 
     @staticmethod
+    @no_second_derivative
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         """dx = weight scale (g - mean(g) - normed mean(g normed)), normed = scale centred."""
-        centred, scale, x, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: torch's own has second derivatives
-            inputs = [each for each in (x, weight, bias) if each.requires_grad]
-            again = F.batch_norm(x, None, None, weight, bias, training=True, eps=ctx.eps)
-            known = iter(torch.autograd.grad(again, inputs, g, create_graph=True))
-            return *(next(known) if each.requires_grad else None for each in (x, weight, bias)), None
+        centred, scale, weight = ctx.saved_tensors
         slope, shift, steep = (g * centred).sum(0).mul_(scale), g.sum(0), weight * scale
         inner = torch.addcmul(steep * shift / -len(g), centred, steep * scale * slope / -len(g))
         return inner.addcmul_(g, steep), slope, shift, None
 
 
-def _normal(shape: tuple[int, ...], std: float, random: torch.Generator) -> Tensor:
-    drawn = torch.randn(shape, generator=random, dtype=torch.float32, device="cpu") * std
-    return drawn.to(torch.get_default_device(), torch.get_default_dtype())
-
-
 def glorot(inputs: int, outputs: int, random: torch.Generator) -> nn.Parameter:
     """Weights ``(inputs, outputs)``, normal with variance 2 / (inputs + outputs), as Keras' glorot_normal nearly is."""
-    return nn.Parameter(_normal((inputs, outputs), math.sqrt(2 / (inputs + outputs)), random))
+    return nn.Parameter(normal((inputs, outputs), math.sqrt(2 / (inputs + outputs)), random))

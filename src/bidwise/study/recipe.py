@@ -11,8 +11,8 @@ from torch import nn
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
 from bidwise.models import MODELS
-from bidwise.models.bags import Values
 from bidwise.models.categorical import SparseLogisticRegression
+from bidwise.models.embeddings import Values
 from bidwise.training import Fit, fit
 from bidwise.training.arguments import Options
 from bidwise.training.exact import fit_exact, solvable

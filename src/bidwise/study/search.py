@@ -12,7 +12,7 @@ import torch
 
 from bidwise.data.ads import Ads
 from bidwise.losses.api import cross_entropy
-from bidwise.models.bags import Values
+from bidwise.models.embeddings import Values
 from bidwise.study.recipe import EXACT, Recipe
 from bidwise.study.served import Served, on_device, trained
 from bidwise.training import METRICS, Fit

@@ -15,8 +15,7 @@ from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.evaluation.calibration import shrunk_line
 from bidwise.models import Ensemble
-from bidwise.models.bags import Values, values_and_slots
-from bidwise.models.widening import Prior
+from bidwise.models.embeddings import Prior, Values, values_and_slots
 from bidwise.study.recipe import Recipe
 from bidwise.training import Fit, Metric
 from bidwise.training.batches import fits

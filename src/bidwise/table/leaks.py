@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bidwise.checks import InputError
 from bidwise.data.columns import KINDS, Categorical, Column, Encoder, Numeric
 from bidwise.evaluation.auc import auc
-from bidwise.models.bags import shares
+from bidwise.models.embeddings import shares
 from bidwise.values import FIRST, MISSING
 
 LEAK = 0.95  # AUC of a single column that no honest column reaches

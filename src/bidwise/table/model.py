@@ -19,7 +19,7 @@ from bidwise.data.table_files import BadRow, Source, Table, check_process, open_
 from bidwise.json_files import from_json, read_object
 from bidwise.losses.definition import ctr_of
 from bidwise.models import MODELS, Ensemble
-from bidwise.models.bags import Values, values_and_slots
+from bidwise.models.embeddings import Values, values_and_slots
 from bidwise.run_folder import check_files
 from bidwise.run_folder import load as read_weights
 from bidwise.study.recipe import Recipe

@@ -15,7 +15,7 @@ from bidwise.checks import InputError
 from bidwise.data.columns import Bag, Encoder
 from bidwise.data.store import Store
 from bidwise.models import MODELS, Ensemble
-from bidwise.models.widening import Prior, widened, widened_adam, widened_prior
+from bidwise.models.embeddings import Prior, widened, widened_adam, widened_prior
 from bidwise.run_folder import check_files, read_result
 from bidwise.run_folder import load as read_tensors
 from bidwise.study.recipe import BASELINE, Recipe

@@ -1,4 +1,4 @@
-"""Adam that updates only the rows of embeddings that a batch looked up."""
+"""Adam that updates only the rows of embeddings that a batch looked up, and takes no step that is not finite."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from bidwise import distributed
-from bidwise.checks import InputError, check_name, check_positive
+from bidwise.checks import check_name, check_positive
 from bidwise.kernels import available
-from bidwise.models.layers import Embeddings
+from bidwise.models.embeddings import Embeddings
 
 UPDATES = ("lazy", "dense")
 
@@ -39,8 +39,6 @@ class Adam(torch.optim.Adam):
         check_name("embeddings", updates, UPDATES)
         check_positive("l2", l2, or_zero=True)
         parameters = list(model.parameters())
-        if not parameters:
-            raise InputError("model must have parameters to train, found none")
         self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
         self.lazy, self.l2 = updates == "lazy", float(l2)
         device, on = parameters[0].device, {parameter.device.type for parameter in parameters}
@@ -188,3 +186,42 @@ def _step_rows(table: Embeddings, state: dict[str, Tensor], step: float, optimiz
     state["exp_avg_sq"].index_copy_(0, rows, square)
     size = square.sqrt_().div_(math.sqrt(1 - betas[1] ** step)).add_(eps)
     weight.index_add_(0, rows, mean.div_(size), alpha=-float(rate) / (1 - betas[0] ** step))
+
+
+class Guard:
+    """Adam's step, unless the loss or a gradient is not finite: weights and moments then stay unchanged.
+
+    On a CPU every step is checked. A GPU trains without waiting: the loss is checked at every evaluation and pass.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Adam, *, clip: float | None) -> None:
+        self.parameters, self.optimizer, self.clip = list(model.parameters()), optimizer, clip
+        self.watching = self.parameters[0].device.type == "cpu"
+
+    def step(self, losses: Tensor) -> bool:
+        """Update the weights; ``False`` if the run must stop."""
+        if self.watching:
+            # a sum is the fastest check: it is not finite if one of its terms is not; and x - x is 0 unless x is not
+            total = torch.stack([losses.sum(), *(each.sum() for each in self._gradients())]).sum()
+            if total - total != 0:
+                return False
+        self._clip()
+        self.optimizer.step()
+        return True
+
+    def _gradients(self) -> list[Tensor]:
+        """Of all parameters; of tables only for the rows that were looked up."""
+        there = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        values = (gradient._values() if gradient.is_sparse else gradient for gradient in there)
+        return [each for each in values if each.numel()]  # an empty batch looks up no row
+
+    def _clip(self) -> None:
+        """g <- g min(1, clip / |g|), |g| over all parameters: of the loss, before any penalty."""
+        if self.clip is None:
+            return
+        for parameter in self.parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()  # rows looked up twice have one gradient
+        gradients = self._gradients()
+        length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        torch._foreach_mul_(gradients, (self.clip / length).clamp(max=1.0))

@@ -69,28 +69,20 @@ def _kind(thing: object) -> str:
     return f"the class {thing.__name__}; create an instance" if isinstance(thing, type) else type(thing).__name__
 
 
-def check_loss(loss: object, *, weighted: bool) -> None:
-    """Raise unless ``loss`` can be called as losses are, and takes its arguments in that order."""
+def check_loss(loss: object) -> None:
+    """Raise unless ``loss`` is a function that takes its arguments in the order of :data:`_COLUMNS`, as far as seen."""
     if not callable(loss) or isinstance(loss, type):
         raise InputError(f"loss must be a name or a function, found {_kind(loss)}")
-    wanted = ", ".join((*_COLUMNS, "weights=") if weighted else _COLUMNS)
-    why = ", the last because train has weights" if weighted else ""
-    fix = "wrap it in a function that takes these and passes on the ones it needs"
-    if (getattr(loss, "__module__", None) or "").startswith("torch.nn.functional"):  # would take bids for its options
-        raise InputError(f"loss must take ({wanted}){why}, found torch's {getattr(loss, '__name__', 'own')}; {fix}")
+    wrong = (getattr(loss, "__module__", None) or "").startswith("torch.nn.functional")  # would take bids for weights
     try:
-        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+        parts = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters.values()
     except (TypeError, ValueError):  # a function without a signature
         return
-    try:
-        signature.bind(*_COLUMNS, **({"weights": None} if weighted else {}))
-    except TypeError:
-        found = " ".join(str(signature).split())
-        raise InputError(f"loss must take ({wanted}){why}, found {found}; {fix}") from None
-    names = [name for name, part in signature.parameters.items() if part.kind is not part.KEYWORD_ONLY]
-    for name, meant in zip(names, _COLUMNS, strict=False):
-        if name != meant and name in (*_COLUMNS, "weights"):
-            raise InputError(f"loss must take ({wanted}) in this order, found {name} in the place of {meant}; {fix}")
+    names = [part.name for part in parts if part.kind is not part.KEYWORD_ONLY]
+    known = (*_COLUMNS, "weights")
+    if wrong or any(name != meant and name in known for name, meant in zip(names, _COLUMNS, strict=False)):
+        expected, found = ", ".join(_COLUMNS), ", ".join(names)
+        raise InputError(f"loss must take ({expected}) in this order, found ({found}); wrap it in a function that does")
 
 
 def log_losses(loss: object, members: torch.Size) -> Tensor:
@@ -120,14 +112,10 @@ def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, settings: dict[
     """Raise unless all ranks are about to train the same model on the same ads, in the same order."""
     if distributed.count() == 1:
         return
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise InputError("model must be the model itself, found DistributedDataParallel; fit averages gradients")
     for name, part in model.named_modules():
         if isinstance(part, _NORMS) and part.training and not isinstance(part, BatchNorm | nn.SyncBatchNorm):
-            raise InputError(
-                f"model must norm by the ads of all ranks, found {type(part).__name__} as {name!r}; use "
-                "bidwise.models.BatchNorm, or SyncBatchNorm on GPUs"
-            )
+            found = f"{type(part).__name__} as {name!r}; use bidwise.models.BatchNorm, or SyncBatchNorm on GPUs"
+            raise InputError(f"model must norm by the ads of all ranks, found {found}")
     data = {"train": fingerprint(train, _ROWS), "valid": None if valid is None else fingerprint(valid, _ROWS)}
     distributed.check_ranks_agree(**settings, **data)
 

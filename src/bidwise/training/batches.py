@@ -27,10 +27,6 @@ class AdBatch:
     teacher: Tensor | None = None
     weights: Tensor | None = None
 
-    @property
-    def ads(self) -> int:
-        return self.clicks.shape[-1]
-
 
 @dataclass(frozen=True)
 class Pass:
@@ -112,8 +108,6 @@ class Shuffle:
         self.size = None
         if self.offsets is not None:
             sizes = self.offsets.diff()
-            if len(sizes) == 0:
-                raise InputError("offsets must contain at least one auction, found none")
             self.size = int(sizes[0]) if bool((sizes == sizes[0]).all()) else None
             if self.size is None and number > 1:
                 raise InputError("repeats with offsets must have auctions of one size, found different sizes")
@@ -153,13 +147,12 @@ class Shuffle:
             random.set_state(state)
         self.states = list(states)
 
-    def batch(self, under_way: Pass, number: int, part: tuple[int, int] | None = None) -> AdBatch:
-        """A part of batch ``number``, of a rank among so many: by default this one's."""
-        part = part or self.part
-        start, stop = under_way.bounds(number, *part)
+    def batch(self, under_way: Pass, number: int) -> AdBatch:
+        """This rank's part of batch ``number``."""
+        start, stop = under_way.bounds(number, *self.part)
         rows = under_way.order[:, start:stop].reshape(-1)
         features, columns = (table.index_select(0, rows).to(self.device) for table in (self.features, self.columns))
-        return self.gathered(features, columns, under_way.offsets_of(number, *part))
+        return self.gathered(features, columns, under_way.offsets_of(number, *self.part))
 
     def gathered(self, features: Tensor, columns: Tensor, offsets: Tensor | None) -> AdBatch:
         """Rows of the tables as a batch."""

@@ -19,7 +19,7 @@ from bidwise.evaluation.calibration import rows_of
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.named import BidWeightedLogLoss
 from bidwise.models.categorical import SparseLogisticRegression
-from bidwise.models.widening import Prior
+from bidwise.models.embeddings import Prior
 from bidwise.training.validation import METRICS, Best, Fit, Metric, logits_across
 from bidwise.values import MISSING
 

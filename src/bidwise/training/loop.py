@@ -17,9 +17,8 @@ from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.json_files import to_json
 from bidwise.losses.named import LOSSES, needs_teacher
-from bidwise.run_folder import checksum, environment, load, open_folder, save, write_json, write_text
+from bidwise.run_folder import checksum, load, open_folder, save, write_text
 from bidwise.training.arguments import Options, check_loss, check_parts
-from bidwise.training.guard import NotFiniteError
 from bidwise.training.run import Position, Run
 from bidwise.training.validation import METRICS, Best, Fit, Metric
 
@@ -54,8 +53,7 @@ def fit(
     A model with ``members`` is many models trained at once; each has the batches, the best epoch and the weights that
     it would have if trained separately. Everything runs on the device of the model.
 
-    A batch with a loss or gradient that is not finite raises an error, which names it on a CPU; a run folder then has
-    its rows and a diagnosis in ``nonfinite.json``.
+    A batch with a loss or gradient that is not finite raises an error, which on a CPU names its rows.
 
     If torch.distributed has been initialised, by torchrun or by Ray, all ranks train one model together: each calls
     ``fit`` with the same arguments, has its part of every batch, and gets the same weights. ``batch_size`` is the
@@ -104,15 +102,13 @@ def fit(
     if isinstance(loss, str):
         check_name("loss", loss, LOSSES)
     else:
-        check_loss(loss, weighted=train.weights is not None)
+        check_loss(loss)
     options = Options(epochs, batch_size, learning_rate, schedule, patience, every, embeddings, l2, precision, clip)
     if patience is not None and valid is None:
         raise InputError("patience needs valid, found None")
     by_welfare = any(name.endswith("welfare") for name in metrics)
     if valid is not None and valid.offsets is None and valid.auction_size is None and by_welfare:
-        raise InputError(
-            "valid must have offsets, the bounds of its auctions, or auction_size for metric='welfare'; found neither"
-        )
+        raise InputError("valid must have offsets or auction_size for metric='welfare', found neither")
     if train.teacher is None and needs_teacher(loss):
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     with _on_device_of(model):
@@ -130,7 +126,7 @@ def fit(
         if run.fit.best:
             model.load_state_dict(run.fit.best[next(iter(metrics))].state)
         if folder is not None:
-            write_result(folder, run)
+            save(folder / "model.pt", model.state_dict())
     return run.fit
 
 
@@ -147,11 +143,6 @@ def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | No
                 saved = time.monotonic()
             if progress is not None:
                 progress(run.epochs_done)
-    except NotFiniteError as error:
-        if folder is not None and error.found is not None:
-            write_json(folder / "nonfinite.json", error.found)
-            error.args = (f"{error.args[0]}. Its rows and a diagnosis: {folder / 'nonfinite.json'}",)
-        raise
     finally:
         run.optimizer.release()
     run.fit.last = run.fit.state()
@@ -171,8 +162,8 @@ def _metrics(metric: str | Metric | Sequence[str | Metric]) -> dict[str, Metric]
 
 def _on_device_of(model: nn.Module) -> AbstractContextManager[Any]:
     """Kernels and streams use the current device, which need not be the model's."""
-    first = next(model.parameters(), None)
-    return torch.cuda.device(first.device) if first is not None and first.is_cuda else nullcontext()
+    first = next(model.parameters())
+    return torch.cuda.device(first.device) if first.is_cuda else nullcontext()
 
 
 def save_checkpoint(folder: Path, run: Run) -> None:
@@ -199,24 +190,20 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     if known is None:
         return
     there = load(path)
+    device = next(run.model.parameters()).device
     try:
-        _restore(run, there)
+        run.model.load_state_dict(there["model"])
+        run.optimizer.load_state_dict(there["optimizer"])
+        for name, best in there["best"].items():
+            state = {key: tensor.to(device) for key, tensor in best["state"].items()}
+            run.fit.best[name] = Best(best["epoch"], best["value"], state)
+        run.fit.history = [{**entry} for entry in there["history"]]
+        position = Position(**there["position"])
+        if position.total is not None:
+            position.total = position.total.to(device)
+        run.resume(position)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise InputError(f"{path} must be a checkpoint of this training, found another; delete it") from error
-
-
-def _restore(run: Run, there: Any) -> None:
-    run.model.load_state_dict(there["model"])
-    run.optimizer.load_state_dict(there["optimizer"])
-    device = next(run.model.parameters()).device
-    for name, best in there["best"].items():
-        state = {key: tensor.to(device) for key, tensor in best["state"].items()}
-        run.fit.best[name] = Best(best["epoch"], best["value"], state)
-    run.fit.history = [{**entry} for entry in there["history"]]
-    position = Position(**there["position"])
-    if position.total is not None:
-        position.total = position.total.to(device)
-    run.resume(position)
 
 
 def adam_of(fit: Fit) -> dict[str, Any]:
@@ -224,12 +211,3 @@ def adam_of(fit: Fit) -> dict[str, Any]:
     assert fit.folder is not None
     state: dict[str, Any] = load(fit.folder / "checkpoint.pt")["optimizer"]
     return state
-
-
-def write_result(folder: Path, run: Run) -> None:
-    """The model's weights, its best epochs, and its device."""
-    best = {name: {"epoch": b.epoch, "value": b.value} for name, b in run.fit.best.items()}
-    save(folder / "model.pt", run.model.state_dict())
-    write_json(folder / "environment.json", environment(next(run.model.parameters()).device))
-    found = {"kind": "fit", "epochs": run.epochs_done, "best": best}
-    write_json(folder / "result.json", found)

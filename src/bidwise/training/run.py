@@ -16,17 +16,19 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads, fingerprint
+from bidwise.diagnosis import diagnose
 from bidwise.kernels import available
 from bidwise.losses.named import LOSSES, BidWeightedLogLoss, Variants, WelfareLoss, unchecked
-from bidwise.models.layers import is_static, trust
-from bidwise.training.adam import Adam
+from bidwise.models.embeddings import trust
+from bidwise.models.layers import is_static
+from bidwise.training.adam import Adam, Guard
 from bidwise.training.arguments import Options, check_no_sigmoid, check_ranks, log_losses, one_line, whole
 from bidwise.training.batches import AdBatch, Pass, Shuffle, fits
-from bidwise.training.guard import Guard, NotFiniteError, members_lost, not_finite
 from bidwise.training.validation import EPOCH_TOLERANCE, Fit, Metric, logits_across, mode, one_number_per_ad
 
 WARM = 3  # steps before a graph is captured: kernels are compiled, and one-time work is done
-ALARMS = 2  # of `diagnose`, in an error
+SICK = ("logits not", "bids not", "clicks outside", "teacher outside")  # findings of `diagnose` that no loss can take
+SHOWN = 5  # rows that an error names
 OWN_LOSSES = (WelfareLoss, BidWeightedLogLoss, Variants)
 
 
@@ -72,7 +74,6 @@ class Run:
         self.train = train.to(first.dtype)
         self.valid = None if valid is None else valid.to(self.device).to(first.dtype)
         self.loss = unchecked(LOSSES[loss] if isinstance(loss, str) else loss)
-        self.own_loss = isinstance(self.loss, OWN_LOSSES)
         if isinstance(self.loss, nn.Module):
             self.loss.to(self.device)
         randoms = [torch.Generator().manual_seed(k) for k in seeds]
@@ -159,17 +160,18 @@ class Run:
 
     def _wants_graph(self, asked: bool | None) -> bool:
         """Whether the step becomes a graph, which must not wait for the GPU."""
-        missing = {
-            "a GPU with triton": self.device.type == "cuda" and available(self.device),
-            "one rank": not distributed.several(),
-            "room for the ads": self.shuffle.features.device == self.device,
-            "auctions of one size": self.shuffle.whole is not None,
-            "tables that kernels update": len(self.optimizer.tables) == len(self.optimizer.sums),
-        }
-        if asked and not all(missing.values()):
-            lacking = " and ".join(name for name, there in missing.items() if not there)
-            raise InputError(f"graph=True needs {lacking}, found none; graph=None uses a graph only if possible")
-        return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
+        possible = (
+            self.device.type == "cuda"
+            and available(self.device)
+            and not distributed.several()
+            and self.shuffle.features.device == self.device
+            and self.shuffle.whole is not None
+            and len(self.optimizer.tables) == len(self.optimizer.sums)
+        )
+        if asked and not possible:
+            needs = "a GPU with triton and room for the ads, one rank, auctions of one size and Adam in kernels"
+            raise InputError(f"graph=True needs {needs}; graph=None uses a graph only if possible")
+        return possible and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
         self.taken += 1
@@ -191,7 +193,7 @@ class Run:
     def step(self, batch: AdBatch) -> Tensor:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
         self.optimizer.zero_grad()
-        logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
+        logits = one_number_per_ad(self.model(batch.features), batch.clicks.shape[-1], self.members)
         if self.taken < 2:
             check_no_sigmoid(logits)
         columns = (batch.clicks, batch.bids, batch.teacher, batch.weights)
@@ -209,7 +211,7 @@ class Run:
         if distributed.several():
             self.optimizer.average_gradients()
         if not self.guard.step(losses.detach()):
-            raise not_finite(self, losses.detach())
+            raise self._not_finite(losses.detach(), logits, clicks, bids, teacher)
         return losses.detach()
 
     @property
@@ -223,22 +225,34 @@ class Run:
         losses = self.losses
         if all(bool(torch.isfinite(x).all()) for x in (losses, *self.model.parameters())):
             return
-        what = "weights are" if bool(torch.isfinite(losses).all()) else "loss is"
-        when = f"after epoch {self.epochs_done:.4g}{members_lost(losses)}"
-        raise NotFiniteError(f"the {what} not finite {when}; {self.explained()}")
+        what = f"{'weights are' if bool(torch.isfinite(losses).all()) else 'loss is'} not finite"
+        raise InputError(f"the {what} after epoch {self.epochs_done:.4g}{_lost(losses)}; {self._explained()}")
 
-    def explained(self, alarms: Sequence[str] = ()) -> str:
-        """Why a loss may not be finite, and remedies; ``alarms`` of the diagnosis first."""
+    def _not_finite(self, losses: Tensor, *columns: Tensor | None) -> InputError:
+        """The error of this batch, with its rows and a diagnosis of the first member that is lost."""
+        start, stop = self.under_way.bounds(self.position.batches)
+        rows = (self.under_way.order[0, start:stop] % len(self.train)).tolist()
+        bad = ~torch.isfinite(losses.reshape(-1))
+        member = int(bad.byte().argmax())
+        of_member: Any = (x if x is None or x.dim() == 1 else x.detach().flatten(0, -2)[member] for x in columns)
+        logits, clicks, bids, teacher = of_member
+        alarms = diagnose(logits, clicks, bids, teacher=teacher, loss="log_loss").alarms
+        sick = [f"{alarm.name}: {alarm.found}. {alarm.advice}" for alarm in alarms if alarm.name.startswith(SICK)]
+        some = ", ".join(map(str, rows[:SHOWN])) + (f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else "")
+        return InputError(
+            f"the {'loss is' if bool(bad.any()) else 'gradient is'} not finite in batch {self.position.batches + 1} of "
+            f"epoch {self.position.passes + 1}{_lost(losses)}, {stop - start:,} ads, rows {some} of train; "
+            f"{self._explained(sick)}"
+        )
+
+    def _explained(self, alarms: Sequence[str] = ()) -> str:
+        """Why a loss may not be finite, and remedies."""
         features = self.train.features
         if features.is_floating_point() and (wrong := int((~torch.isfinite(features)).sum())):
             return f"train.features must be finite, found {wrong} that are not"
         low, high = self.train.bids.aminmax()
-        said = " ".join(alarms[:ALARMS])
-        more = "" if self.own_loss else "; or look at your loss"
-        return (
-            f"bids go from {low:.3g} to {high:.3g}. {said + ' ' if said else ''}Divide the bids by their mean, lower "
-            f"the learning rate, or train in float64 (model.double()){more}"
-        )
+        remedies = "Divide the bids by their mean, lower the learning rate, or train in float64 (model.double())"
+        return " ".join([f"bids go from {low:.3g} to {high:.3g}.", *alarms, remedies])
 
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights if they are the best so far."""
@@ -268,6 +282,12 @@ class Run:
         done, every = self.epochs_done + EPOCH_TOLERANCE, self.options.every
         self.position.evaluations = max(self.position.evaluations + 1, int(done / every))
         return self.options.epochs if done >= self.options.epochs else whole(every * self.position.evaluations)
+
+
+def _lost(losses: Tensor) -> str:
+    """How many members have a loss that is not finite, if there are members and some have one."""
+    lost = int((~torch.isfinite(losses)).sum())
+    return f" for {lost} of {losses.numel()} members" if losses.dim() and lost else ""
 
 
 def repeats_in_a_graph(model: nn.Module, loss: Callable[..., Tensor]) -> bool:

@@ -20,7 +20,7 @@ from bidwise.evaluation.auc import auc
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
-from bidwise.models.widening import Prior
+from bidwise.models.embeddings import Prior
 from bidwise.segments import Auctions
 
 State = dict[str, Tensor]
@@ -130,7 +130,6 @@ class Metric:
     """A number to select models by."""
 
     name: str
-    about: str
     higher_is_better: bool
     of: Callable[[Tensor, Ads], Tensor]  # logits (*members, ads) and ads -> (*members)
 
@@ -195,13 +194,10 @@ def _auc(logits: Tensor, ads: Ads) -> Tensor:
 
 
 METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("welfare", "clicked welfare per auction: all that logs can tell", True, _welfare),
-        Metric("expected_welfare", "welfare per auction by the true CTR, in simulations", True, _expected_welfare),
-        Metric("log_loss", "log loss of the clicks", False, _log_loss),
-        Metric("auc", "chance that a clicked ad has the higher CTR", True, _auc),
-    )
+    "welfare": Metric("welfare", True, _welfare),  # clicked, per auction
+    "expected_welfare": Metric("expected_welfare", True, _expected_welfare),  # by the true CTR
+    "log_loss": Metric("log_loss", False, _log_loss),
+    "auc": Metric("auc", True, _auc),
 }
 
 
