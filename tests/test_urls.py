@@ -17,7 +17,7 @@ from run_helpers import bidwise_command as typed
 import bidwise
 from bidwise import run_folder
 from bidwise.data.ad_table import read_ads
-from bidwise.data.table_files import _unreadable, open_table, same_place
+from bidwise.data.table_files import _unreadable, open_table
 from bidwise.table import predict, train
 from bidwise.urls import shown, url_of
 
@@ -279,9 +279,3 @@ def test_no_name_has_a_secret(url, name, monkeypatch):
 
 def test_names_of_places():
     assert url_of(Path("S3://bucket/a.csv")) == "s3://bucket/a.csv"
-    assert same_place("s3://b/a.csv", Path("s3://b/a.csv"))
-    assert same_place("x/../a.csv", Path("a.csv"))
-    assert same_place("HTTPS://h/a.csv?id=1", "https://h/a.csv?id=1")
-    assert not same_place("https://h/get.csv?id=1", "https://h/get.csv?id=2")
-    assert not same_place("s3://b/a.csv", "a.csv")
-    assert not same_place("a.csv", None)

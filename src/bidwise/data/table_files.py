@@ -541,15 +541,6 @@ def table_name(table: Table, name: str = "table") -> str:
     return shown(table) if isinstance(table, str | Path) else name
 
 
-def same_place(one: object, other: object) -> bool:
-    """Whether two tables are the same file or URL."""
-    if not isinstance(one, str | Path) or not isinstance(other, str | Path):
-        return one is other
-    if scheme_of(one) or scheme_of(other):
-        return url_of(one) == url_of(other)  # including the part after the question mark
-    return Path(one).resolve() == Path(other).resolve()
-
-
 def _series(column: str, values: Any, table: str) -> pl.Series:
     """A column of a pandas frame or of a mapping."""
     if isinstance(values, pl.Series):

@@ -20,16 +20,7 @@ from bidwise.report.train_page import train_page
 PageOf = Callable[[Run, str], RunPage]  # of a run and the prefix of its ids
 PAGES: Mapping[str, PageOf] = {"evaluation": evaluation_page, "train": train_page}  # by the kind of the result
 
-RECORDED = {  # key of environment.json -> title on the page
-    "command": "command",
-    "commit": "commit of bidwise",
-    "machine": "machine",
-    "cores": "cores",
-    "threads": "threads",
-    "python": "Python",
-    "torch": "torch",
-    "bidwise": "bidwise",
-}
+RECORDED = ("command", "commit", "machine", "cores", "threads", "python", "torch", "bidwise")  # in environment.json
 
 
 def run_of(folder: Path, result: Any) -> Run:
@@ -71,7 +62,7 @@ def _source(run: Run) -> Section:
     """The origin of the numbers: command, commit, machine, settings."""
     recorded = run.environment
     terms = [("run folder", run.name)]
-    terms += [(title, str(recorded[key])) for key, title in RECORDED.items() if recorded.get(key) is not None]
+    terms += [(key, str(recorded[key])) for key in RECORDED if recorded.get(key) is not None]
     if recorded.get("seconds") is not None:
         terms.append(("run time of all parts, added up", duration(recorded["seconds"])))
     config = getattr(run.result, "config", None) or getattr(run.result, "options", None) or run.config

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import NamedTuple
 
 from bidwise.evaluation.comparison import CHANGED, DECISIVE, EFFECTIVE, Comparison
-from bidwise.evaluation.doubts import Doubt
 from bidwise.evaluation.estimate import NONE, Estimate, Outcome
 from bidwise.evaluation.intervals import digits_of
 from bidwise.evaluation.metrics import ModelMetrics, Reference
@@ -197,7 +196,16 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
     if len(options["slots"]) > 1 and "position" not in options and evaluation.welfare_of == "clicks":
         yield "Clicks count as if all ads had been in the first slot: is --position missing?"
     for doubt in evaluation.doubts:
-        yield _doubt(doubt, evaluation)
+        yield DOUBTS[doubt.kind].format(
+            model=doubt.model,
+            other=doubt.other,
+            value=f"{doubt.value:.4g}",
+            missing="--sampling-rate" if "weight" in options else "--weight or --sampling-rate",
+            clicks=f"Only {counted(doubt.count, 'click')}" if doubt.count else "No click",
+            rows=counted(doubt.count, "row"),
+            ads=counted(evaluation.ads, "ad"),
+            where="the table" if evaluation.auctions is None else "its auction",
+        )
 
 
 DOUBTS = {
@@ -213,19 +221,6 @@ DOUBTS = {
     "off": "{model} predicts {value} times the observed clicks: is {missing} missing?",
     "sigmoid_twice": "{model} looks like the sigmoid of a CTR: was it applied twice?",
 }
-
-
-def _doubt(doubt: Doubt, evaluation: Evaluation) -> str:
-    return DOUBTS[doubt.kind].format(
-        model=doubt.model,
-        other=doubt.other,
-        value=f"{doubt.value:.4g}",
-        missing="--sampling-rate" if "weight" in evaluation.options else "--weight or --sampling-rate",
-        clicks=f"Only {counted(doubt.count, 'click')}" if doubt.count else "No click",
-        rows=counted(doubt.count, "row"),
-        ads=counted(evaluation.ads, "ad"),
-        where="the table" if evaluation.auctions is None else "its auction",
-    )
 
 
 def headline(evaluation: Evaluation) -> str:

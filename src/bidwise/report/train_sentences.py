@@ -37,6 +37,7 @@ ABOUT = {  # recipe -> what it is
     "previous": "The model of the run before, as it was.",
     "ensemble": "Several models that differ in their seeds, served as their mean logit.",
 }
+KNOWN = "If it is only known after the click, --ignore {}."
 NO_WORDS = "A loss that this page has no words for."
 MODELS_SHOWN = {"deepfm": "DeepFM", "dcnv2": "DCNv2", "logistic_regression": "logistic regression"}
 SOLVED_SHOWN = "regression"  # as the reference of the test is called
@@ -237,11 +238,11 @@ def untrained(result: TrainResult) -> Iterator[str]:
 def table_doubts(facts: TableFacts) -> Iterator[str]:
     """Reasons why a test may look better than the served model: shown before training, and again with the verdict."""
     for column, area in facts.leaks.items():
-        yield f"Column {column!r} by itself predicts the clicks with an AUC of {area:.3f}. {_known(column)}"
+        yield f"Column {column!r} by itself predicts the clicks with an AUC of {area:.3f}. {KNOWN.format(column)}"
     for column, value in facts.telling.items():
         clicked, others = f"{100 * value.click_rate:.4g} %", f"{100 * value.others:.2g} %"
         what = f"{value.ads:,} ads with {value.value}"
-        yield f"{clicked} of {what} are clicked, {others} of all others. {_known(column)}"
+        yield f"{clicked} of {what} are clicked, {others} of all others. {KNOWN.format(column)}"
     for column in placements(facts.columns):
         yield f"Column {column!r} is named like a placement, which is not known before the auction: --ignore {column}."
         yield f"To correct clicks for their slot instead: --position {column} --slots 1,0.8,0.6."
@@ -260,10 +261,6 @@ def table_doubts(facts: TableFacts) -> Iterator[str]:
     first, until = facts.splits["train"].first, refresh.until
     if first is not None and until is not None and not _later(first, until):
         yield f"Rows from {first} on are older than the newest of the run before, {until}: are they the same rows?"
-
-
-def _known(column: str) -> str:
-    return f"If it is only known after the click, --ignore {column}."
 
 
 def _later(one: str, other: str) -> bool:
