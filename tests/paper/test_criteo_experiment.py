@@ -1,7 +1,6 @@
 """The Criteo experiment: its numbers recomputed, its pieces, and that nothing is lost when it is cut off."""
 
 import math
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -298,17 +297,6 @@ def test_bad_options_are_refused(options, message):
 def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
     with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads, found 1000"):
         run(replace(TINY, auction_size=1000), store.folder, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_changed_file_is_refused(store, tmp_path):
-    copied = tmp_path / "store"
-    shutil.copytree(store.folder, copied)
-    clicks = np.load(copied / "train" / "clicks.npy", mmap_mode="r+")
-    clicks[7] = 1 - clicks[7]
-    clicks.flush()
-    with pytest.raises(bidwise.InputError, match=r"clicks.npy must be .* another checksum; prepare the data again"):
-        run(TINY, copied, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
