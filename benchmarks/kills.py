@@ -18,10 +18,10 @@ Commands run in forks of this process, which has imported everything and started
 from __future__ import annotations
 
 import argparse
+import fcntl
 import io
 import json
 import os
-import platform
 import random
 import re
 import resource
@@ -167,6 +167,16 @@ def ended(child: int, seconds: float | None = None) -> int | None:
         if (left := until - time.monotonic()) <= 0:
             return None
         time.sleep(min(0.002, left))
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process holds a lock."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 def of_session(head: int) -> list[int]:
@@ -470,10 +480,9 @@ class Campaign:
         while ended(child, 0.001) is None:
             os.kill(child, signal.SIGSTOP)  # or it may have ended before the second begins
             time.sleep(0.001)
-            held = any(lock.read_text() for lock in place.glob(f"out/*{LOCK}"))
+            held = any(is_held(lock) for lock in place.glob(f"out/*{LOCK}"))
             if held:
-                words = f"in use by another run, process {child} on {platform.node()} since {time.strftime('%Y-')}"
-                fails(self.start(job, place), words=words)
+                fails(self.start(job, place), words="in use by another run")
             os.kill(child, signal.SIGCONT)
             if held:
                 outcome.faults += [f"{story}: the first ended as well"] if ended(child) else []

@@ -218,6 +218,7 @@ def test_with_few_clicks_the_solved_regression_is_taken(ads, valid, monkeypatch)
     network = replace(DEEP, learning_rate=0.05, epochs=4)
     monkeypatch.setattr(search_module, "FEW", 10**6)
     assert searched([lazy, replace(SOLVED, l2=10.0), network], ads, valid, VALUES)[0].chosen == 2
+    monkeypatch.setattr(search_module, "FEW", 0)
     monkeypatch.setattr(search_module, "SOME", int(valid.clicks.sum()))  # enough of them
     assert searched([replace(SOLVED, l2=10.0), network], ads, valid, VALUES)[0].chosen != 1
 
@@ -230,6 +231,11 @@ def test_with_some_clicks_the_mean_of_both_is_taken_unless_another_is_better_bey
     monkeypatch.setattr(search_module, "_as_good", lambda *_: False)
     for recipes in ([network, replace(SOLVED, l2=1e4)], [replace(network, learning_rate=1e-9), SOLVED]):
         assert searched(recipes, ads, valid, VALUES)[0].leads
+    monkeypatch.setattr(search_module, "SOME", 0)
+    recipes = [network, replace(SOLVED, l2=1e4)]  # of which the network alone is best
+    for doubted, chosen in ((True, 3), (False, 1)):
+        monkeypatch.setattr(search_module, "_as_good", lambda *_, doubted=doubted: doubted)
+        assert searched(recipes, ads, valid, VALUES)[0].chosen == chosen
 
 
 def test_a_search_stays_within_its_budget():
