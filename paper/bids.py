@@ -3,7 +3,7 @@
 | kind | bid |
 |---|---|
 | ``deepfm`` | exp(h(x) + noise N(0, 1)), h an untrained DeepFM rescaled to [0, 1]: the paper's |
-| ``residual`` | exp(sigma (rho r + sqrt(1 - rho^2) z(a)) + noise N(0, 1)), z and r standardised over ads |
+| ``residual`` | exp(rho r + sqrt(1 - rho^2) z(a) + noise N(0, 1)), z and r standardised over ads |
 
 a is the ad's value of ``field``, the advertiser, and z(a) standard normal. The residual r is what is left of the log
 odds of the true CTR after the best sum of one effect for each field.
@@ -44,7 +44,6 @@ class Bids:
         noise: standard deviation of the noise on log bids. The paper says 0.1 in one place and 1 in another; welfare
             near the one it reports needs 0.1.
         seed: of the network, the advertisers and the noise.
-        sigma: standard deviation of log bids before noise.
         field: name of the field that stands for advertisers. Its rare values are one advertiser, and so are its
             missing ones.
     """
@@ -52,15 +51,13 @@ class Bids:
     kind: str = "deepfm"
     noise: float = 0.1
     seed: int = 0
-    sigma: float = 0.5
     field: str = "C7"
 
     def __post_init__(self) -> None:
         check_name("bids", self.kind, KINDS)
         check_seed("seed", self.seed)
-        for name, low, high in (("noise", 0, 5), ("sigma", 0, 5)):
-            if not low <= getattr(self, name) <= high:  # beyond, bids are 0 or infinite in float32
-                raise InputError(f"{name} of bids must be in [{low}, {high}], found {getattr(self, name)}")
+        if not 0 <= self.noise <= 5:  # beyond, bids are 0 or infinite in float32
+            raise InputError(f"noise of bids must be in [0, 5], found {self.noise}")
 
 
 def drawn(
@@ -71,8 +68,9 @@ def drawn(
     ``features`` are the ids, ``train`` among them; ``truth`` is needed for bids of the kind ``residual``. The noise is
     from a generator of the device.
     """
-    columns = {split: (ids, truth[split]) if bids.kind == "residual" else (ids,) for split, ids in features.items()}
-    scores_of = _residual_scores if bids.kind == "residual" else _network_scores
+    residual = bids.kind == "residual"
+    scores_of = _residual_scores if residual else _network_scores
+    columns = {split: (ids, torch.logit(truth[split], 1e-6)) if residual else (ids,) for split, ids in features.items()}
     score = scores_of(bids, fields, *(column[:SAMPLE] for column in columns["train"]))
     made = {split: score(*some) for split, some in columns.items()}  # scores, which become bids in place
     low, high = (float(end) for end in made["train"].aminmax())
@@ -132,7 +130,7 @@ def _network_scores(bids: Bids, fields: Sequence[Field], sample: Tensor) -> Call
 
 
 def _residual_scores(
-    bids: Bids, fields: Sequence[Field], ids: Tensor, ctr: Tensor
+    bids: Bids, fields: Sequence[Field], ids: Tensor, odds: Tensor
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """rho r + sqrt(1 - rho^2) z(a). Effects are fitted to the sample by backfitting, on the CPU: a GPU's sums vary."""
     names = [field.name for field in fields]
@@ -140,7 +138,7 @@ def _residual_scores(
     at = names.index(bids.field)
     level = np.random.default_rng([bids.seed, ADVERTISERS]).standard_normal(fields[at].values)
     columns = [column.astype(np.int64) for column in ids.T.cpu().numpy()]
-    left = _log_odds(ctr).double().cpu().numpy()
+    left = odds.double().cpu().numpy()
     effects = [np.zeros(field.values) for field in fields]
     for _ in range(ROUNDS):
         for column, effect in zip(columns, effects, strict=True):
@@ -154,9 +152,9 @@ def _residual_scores(
     first = torch.tensor([0, *(field.values for field in fields[:-1])]).cumsum(0).to(ids.device)
     table = torch.from_numpy(np.concatenate(effects)).to(ids.device)
 
-    def score(ids: Tensor, ctr: Tensor) -> Tensor:
-        parts = zip(torch.split(ids, ON_DEVICE), torch.split(ctr, ON_DEVICE), strict=True)
-        return torch.cat([(scale * _log_odds(odds) - table[part + first].sum(1)).float() for part, odds in parts])
+    def score(ids: Tensor, odds: Tensor) -> Tensor:
+        parts = zip(torch.split(ids, ON_DEVICE), torch.split(odds, ON_DEVICE), strict=True)
+        return torch.cat([(scale * logit - table[part + first].sum(1)).float() for part, logit in parts])
 
     return score
 
@@ -164,12 +162,8 @@ def _residual_scores(
 def _log_bids(bids: Bids, score: Tensor, noise: Tensor, low: float, high: float) -> Tensor:
     """Equations of the table above; ``low`` and ``high`` are the least and the largest training score."""
     if bids.kind == "residual":
-        return bids.sigma * score + bids.noise * noise
+        return score + bids.noise * noise
     # outputs are so near 1/2 that float32 would keep a hundred different ones
     least, most = (float(1 / (1 + np.exp(-np.float64(x)))) for x in (low, high))
     rescaled = ((1 / (1 + torch.exp(-score)) - least) / max(most - least, 1e-300)).clip(0, 1)
     return rescaled + bids.noise * noise
-
-
-def _log_odds(ctr: Tensor) -> Tensor:
-    return torch.logit(ctr, 1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ def run(
         todo = [trial for trial in dict.fromkeys(trials) if trial not in trained]
         calls = [_task(config, dataset, tasks, *trial) for trial in todo]
         kept = tasks.all(calls, threads(workers, device) if workers > 1 else None)
-        trained.update(zip(todo, map(selections, kept), strict=True))
+        for trial, each in zip(todo, kept, strict=True):  # without a teacher's predictions, as long as the data
+            trained[trial] = {name: Measured(**values) for name, values in each["selections"].items()}
 
     recipes, repeats = recipes_of(config), range(config.repeats)
     first = planned(config)
@@ -78,9 +80,7 @@ def run(
     train_these(rest)
     tested = {key: [trained[recipe, each][SELECTIONS[key[1]]] for each in repeats] for key, recipe in chosen.items()}
     models = {model: _model_result(config, model, tested) for model in config.models}
-    result = CriteoResult(config=config, data=described(dataset, config.auction_size), models=models)
-    tasks.write(result)
-    return result
+    return tasks.write(CriteoResult(config=config, data=described(dataset, config.auction_size), models=models))
 
 
 def recipes_of(config: CriteoConfig) -> dict[Key, list[Recipe]]:
@@ -124,9 +124,10 @@ def file_of(recipe: Recipe, repeat: int) -> str:
 
 def _task(config: CriteoConfig, dataset: Dataset, tasks: TaskCache, recipe: Recipe, repeat: int) -> Task:
     """A training; its teacher is the log-loss model of the repeat."""
-    options = {"recipe": recipe, "dataset": dataset, "seed": derived_seed(config.seed, repeat)}
+    seed = derived_seed(config.seed, repeat)
     teacher = tasks.path(file_of(config.recipe(recipe.model), repeat)) if recipe.teacher else None
-    return Task(file_of(recipe, repeat), train, {**options, "teacher": teacher}, key=f"{recipe}, repeat {repeat}")
+    work = partial(train, recipe=recipe, dataset=dataset, seed=seed, teacher=teacher)
+    return Task(file_of(recipe, repeat), work, key=f"{recipe}, repeat {repeat}")
 
 
 @dataclass(frozen=True)
@@ -153,11 +154,6 @@ class Measured:
 
 
 Trained = Mapping[str, Measured]  # by selection: the last weights, and those with the best validation log loss
-
-
-def selections(kept: Mapping[str, Any]) -> Trained:
-    """What :func:`train` found, without the predictions of a teacher, which are as long as the data."""
-    return {name: Measured(**values) for name, values in kept["selections"].items()}
 
 
 def train(show: Show, *, recipe: Recipe, dataset: Dataset, seed: int, teacher: Path | None) -> dict[str, Any]:

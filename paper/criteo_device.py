@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -99,13 +99,8 @@ def simulated_ads(
     bids, about_bids = drawn(ids, ctr, fields, drawn_from.bids)
     ads: dict[str, Any] = {part: Ads(ids[part], chosen[part], bids[part], truth=ctr[part]) for part in sizes}
     first = [column[:CHECKED] for column in (ads["test"].features, ads["test"].clicks, ads["test"].bids)]
-    about = {
-        "source": "criteo, simulated",
-        "options": {"min_count": MIN_COUNT, "split": (8, 1, 1), "seed": seed, "integers": "winners"},
-        "world": {"name": world, **asdict(drawn_from)},
-        "rows": rows,
-        "bids": about_bids,
-    }
+    options = {"min_count": MIN_COUNT, "split": (8, 1, 1), "seed": seed, "integers": "winners"}
+    about = {"options": options, "bids": about_bids}
     return Dataset(**ads, cardinalities=[field.values for field in fields], checksum=checksum(*first), about=about)
 
 

@@ -87,7 +87,6 @@ class CriteoConfig:
 
     lam: ClassVar[float] = 3.0
     sigma: ClassVar[float] = 3.0
-    learning_rate: ClassVar[float] = 1e-3
 
     models: tuple[str, ...] = ("deepfm", "dcn")
     losses: tuple[str, ...] = LOSSES
@@ -160,7 +159,7 @@ class CriteoConfig:
         batch_size, epochs = self.batch_size or batch_size, self.epochs or epochs
         if model == "dcn" and self.steps is not None:
             epochs = self.steps / -(-self.ads // batch_size)
-        names = ("sigma", "schedule", "learning_rate", "every", "l2", "embeddings", "precision")
+        names = ("sigma", "schedule", "every", "l2", "embeddings", "precision")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         options |= {"epochs": epochs, "batch_size": batch_size, "sums": self.sums and has_lam(loss)}
         if model == "dcn" and self.first_order:

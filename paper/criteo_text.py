@@ -116,12 +116,6 @@ def lines(clicks: NDArray[Any], values: NDArray[Any], missing: NDArray[np.bool_]
     return text.getvalue()
 
 
-def chunk_of(seed: int, number: int, rows: int) -> Sample:
-    """Chunk ``number`` of ``rows`` ads of ``seed``; it is always drawn and computed as a whole."""
-    chunk = sampled(SHARED_TAIL, numpy_uniform(seed, number), torch.zeros(CHUNK, dtype=torch.float64))
-    return Sample(*(column[..., : rows - number * CHUNK] for column in chunk))
-
-
 def simulate(
     out: str | Path,
     rows: int,
@@ -143,7 +137,8 @@ def simulate(
     truth, clicks = out.with_name(out.name + ".ctr.npy"), 0
 
     def work(number: int) -> tuple[int, Sample, bytes]:
-        chunk = chunk_of(seed, number, rows)
+        whole = sampled(SHARED_TAIL, numpy_uniform(seed, number), torch.zeros(CHUNK, dtype=torch.float64))
+        chunk = Sample(*(column[..., : rows - number * CHUNK] for column in whole))
         block = lines(chunk.clicks.numpy(), chunk.values.numpy(), chunk.missing.numpy())
         return number, chunk, gzip.compress(block, 1, mtime=0) if out.suffix == ".gz" else block
 

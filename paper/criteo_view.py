@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from bidwise.data.store import SPLITS
@@ -11,7 +12,7 @@ from bidwise.report.formatting import counted, number, per_cent
 from bidwise.report.sections import Cell, Table
 from bidwise.study.recipe import BASELINE
 from paper.criteo_results import CriteoResult, LossResult, Protocol
-from paper.experiment_figures import in_order
+from paper.experiment_figures import Picture, errors, in_order, plus_minus
 from paper.experiment_views import (
     CALIBRATED,
     CHOSEN,
@@ -20,15 +21,20 @@ from paper.experiment_views import (
     Column,
     Comparison,
     Experiment,
+    Figures,
     by_column,
     gain_cell,
-    plus_minus,
     protocol_terms,
     versus,
 )
 
 MODELS = {"deepfm": "DeepFM", "dcn": "DCN", "dcnv2": "DCN-V2", "logistic_regression": "Logistic regression"}
 LEVELS = {"welfare": "Realised welfare", "expected_welfare": "Expected welfare", "auc": "AUC", "log_loss": "Log loss"}
+FIGURES: Mapping[str, Callable[[LossResult], tuple[float, float]]] = {  # the paper's 3, 5 and 6
+    "welfare": lambda loss: (loss.welfare, loss.welfare_error),
+    "AUC loss": lambda loss: (1 - loss.auc, loss.auc_error),
+    "log loss": lambda loss: (loss.log_loss, loss.log_loss_error),
+}
 #: Model -> loss -> means in the paper: welfare with its standard error, 1 − AUC, log loss.
 PAPER = {
     "deepfm": {
@@ -72,6 +78,7 @@ def criteo_view(result: CriteoResult) -> Experiment:
         facts=facts,
         comparisons=[_comparison(result, *found) for found in result.protocols],
         forest="criteo_welfare",
+        figures=[_levels(result)],
         paper=_paper_table(result),
         how=[("Trainings", sizes), *how],
         losses=config.losses,
@@ -82,6 +89,18 @@ def criteo_view(result: CriteoResult) -> Experiment:
             "No run repeats the paper’s training to the letter: docs/results/paper.md lists what differs.",
         ],
     )
+
+
+def _levels(result: CriteoResult) -> Figures:
+    """The paper's losses with every model, in the first protocol."""
+    panels, first = [], result.config.protocols[0]
+    for model, found in result.models.items():
+        losses = found.protocols[first].losses
+        for title, mean in FIGURES.items():
+            means = {loss: mean(losses[loss]) for loss in PAPER["deepfm"] if loss in losses}
+            panels.append(errors(f"{MODELS[model]}: {title}", means))
+    lead = f"{PROTOCOLS[first]}: means ± standard errors over repeats."
+    return Figures("The paper’s Figures 3, 5 and 6", lead, Picture("criteo_levels", tuple(panels)))
 
 
 def _mean(loss: LossResult, name: str) -> str:

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bidwise.checks import Named, check_whole
+from bidwise.values import Floats
 from paper.bids import Bids
-
-Floats = NDArray[np.float64]
 
 CHUNK = 2**16  # ads that are drawn together, from the seed and the number of the chunk alone
 
@@ -190,7 +189,7 @@ class CriteoWorld:
         return replace(other, intercept=round(low, 6))
 
 
-_ADVERTISERS = Bids("residual", noise=0.0, sigma=1.0, field="C2")
+_ADVERTISERS = Bids("residual", noise=0.0, field="C2")
 
 #: Worlds by name. Their constants were fixed by click rate and AUC of the true CTR (of the first, by log-loss models),
 #: before any other loss met them, and are not to be changed.

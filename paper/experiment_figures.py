@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.losses.definition import surrogate_of
 from bidwise.report.drawing import COLOURS, GRID, INK, NARROW, SOFT, Panel, Whisker, style, ticks, whiskers
+from bidwise.report.formatting import number
 from bidwise.report.sections import OUTCOMES, Drawing, drawing
 from bidwise.run_folder import whole_file
 from paper.comparisons import Difference
@@ -25,14 +27,14 @@ from paper.synthetic_results import CellGain, Histogram, MapResult
 BLUE, VERMILION, GREEN, PINK, *_ = COLOURS
 PAPER = ("log", "log_weighted", "hinge", "log_teacher_unweighted", "log_teacher", "hinge_plus_teacher")
 
-
 FAMILIES = {  # losses that are drawn alike, in their order, with colour and marker
     "baselines": (BLUE, "o", ("log_loss", "bid_weighted", "sqrt_bid_weighted")),
     "the paper’s losses": (VERMILION, "s", PAPER),
     "ours": (GREEN, "D", ("log_plus", "log_plus_teacher")),
     "controls": (PINK, "^", ("ranknet", "distilled")),
 }
-ORDER = [loss for *_, losses in FAMILIES.values() for loss in losses]
+LOOKS = {loss: (colour, marker) for colour, marker, losses in FAMILIES.values() for loss in losses}
+ORDER = list(LOOKS)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -89,6 +91,30 @@ def forest(title: str, gains: Mapping[str, Estimate], label: str) -> Panel:
             rows.append(replace(row, fades=False, below=below))
     said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
     return whiskers(title, rows, label, f"{title}: {label}. {said}.", NARROW)
+
+
+def errors(title: str, means: Mapping[str, tuple[float, float]]) -> Panel:
+    """Means of losses with one standard error to both sides, as the paper draws them."""
+
+    def paint(axes: Axes) -> None:
+        for at, (loss, (mean, error)) in enumerate(means.items()):
+            colour, marker = LOOKS[loss]
+            axes.errorbar([at], [mean], yerr=[error], color=colour, marker=marker, capsize=4)
+        axes.set_xticks(range(len(means)), [loss.replace("_", "\n") for loss in means], fontsize=7.5)
+        axes.set_xlim(-0.5, len(means) - 0.5)
+        axes.yaxis.set_major_locator(ticks(5))
+
+    said = "; ".join(f"{loss} {plus_minus(*mean)}" for loss, mean in means.items())
+    return Panel(title, f"{title}: {said}.", 2.6, paint, NARROW)
+
+
+def plus_minus(value: float, error: float) -> str:
+    """A mean with its standard error, where it has one.
+
+    >>> plus_minus(1.23456, 0.012), plus_minus(1.2, math.nan)
+    ('1.2346 ± 0.0120', '1.2000')
+    """
+    return number(value, 4) + (f" ± {error:.4f}" if math.isfinite(error) else "")
 
 
 def surrogates() -> Picture:

@@ -54,17 +54,6 @@ def best(candidates: Sequence[Candidate], metric: str, value: Callable[[Candidat
     return candidates[int(np.argmax([x if math.isfinite(x) else -math.inf for x in values]))]
 
 
-def joint_loss(recipes: Sequence[Recipe]) -> Variants:
-    """One loss for models ``(recipes, repeats)``; neighbours that differ in lam alone share their pairs."""
-    parts: list[tuple[nn.Module, int]] = []
-    for like, group in groupby(recipes, lambda recipe: replace(recipe, lam=None)):
-        loss, lams = like.loss_function, [[recipe.lam] for recipe in group]
-        if isinstance(loss, WelfareLoss):
-            loss = loss.with_options(lam=torch.tensor(lams))
-        parts.append((loss, len(lams)))
-    return Variants(parts)
-
-
 def side_by_side(repeats: Sequence[Ads]) -> Ads:
     """The ads of markets of one size, with a leading dimension: a batched model trains on all at once."""
     names = ("features", "clicks", "bids", "truth")
@@ -163,8 +152,13 @@ def _fitted(
 ) -> list[dict[str, Any]]:
     """What is :attr:`Trained.found` of each recipe, as it can be kept in a file."""
     model, seeds = students.untrained(len(recipes)), [seed + BATCHES for seed in students.seeds]
-    loss = joint_loss(recipes)
-    fitted = recipes[0].fit(model, ads, loss=loss, valid=valid, metric=metrics, seed=seeds, show=show)
+    parts: list[tuple[nn.Module, int]] = []  # neighbours that differ in lam alone share their pairs
+    for like, group in groupby(recipes, lambda recipe: replace(recipe, lam=None)):
+        loss, lams = like.loss_function, [[recipe.lam] for recipe in group]
+        if isinstance(loss, WelfareLoss):
+            loss = loss.with_options(lam=torch.tensor(lams))
+        parts.append((loss, len(lams)))
+    fitted = recipes[0].fit(model, ads, loss=Variants(parts), valid=valid, metric=metrics, seed=seeds, show=show)
     found: list[dict[str, Any]] = []
     for row in range(len(recipes)):
         kept: dict[str, dict[str, Any]] = {

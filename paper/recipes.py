@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,7 +42,6 @@ from paper.synthetic_results import check_wholes
 from paper.tasks import Task, TaskCache
 
 SMALL, TAUGHT_SMALL = "small", "distilled_small"  # the baseline of small models, and what is compared with it
-
 
 #: What is compared with the strongest baseline, ``log_loss``, and the small ones with theirs.
 RECIPES = {
@@ -175,19 +175,13 @@ def run(
     tasks = TaskCache(out, {"experiment": "recipes", **to_json(config)}, device, progress, expected)
     worlds = {}
     for world in config.worlds:
-        shared = {"config": config, "world": world, "device": device}
         key = f"{replace(config, worlds=(world,), repeats=1)}, {FAMILIES}, {SMALL_SETTINGS}, {EPOCHS}, {CHANGES}"
-        (tuned,) = tasks.all([Task(f"{world}-tuning", _tuned, shared, key=key)])
-        repeats = [
-            Task(
-                f"{world}-{k:02d}", _repeated, {**shared, "chosen": tuned["chosen"], "repeat": k}, key=f"{key}, {tuned}"
-            )
-            for k in range(config.repeats)
-        ]
+        (tuned,) = tasks.all([Task(f"{world}-tuning", partial(_tuned, config, world, device), key=key)])
+        repeat = partial(_repeated, config, world, device, tuned["chosen"])
+        key += f", {tuned}"
+        repeats = [Task(f"{world}-{k:02d}", partial(repeat, k), key=key) for k in range(config.repeats)]
         worlds[world] = _numbers(Tuned(**tuned), tasks.all(repeats))
-    result = RecipesResult(config, worlds)
-    tasks.write(result)
-    return result
+    return tasks.write(RecipesResult(config, worlds))
 
 
 def _numbers(tuned: Tuned, repeats: Sequence[Mapping[str, Any]]) -> WorldNumbers:
@@ -273,7 +267,7 @@ class _Draw:
         return found
 
 
-def _tuned(_: Show, *, config: RecipesConfig, world: str, device: str) -> dict[str, dict[str, Any]]:
+def _tuned(config: RecipesConfig, world: str, device: str, _: Show) -> dict[str, dict[str, Any]]:
     """The fields of :class:`Tuned`."""
     draw = _Draw.of(config, world, -1, device)
     alone: dict[str, Sequence[Settings]] = {
@@ -300,7 +294,7 @@ def _settings(tried: Sequence[Settings]) -> dict[str, Any]:
 
 
 def _repeated(
-    _: Show, *, config: RecipesConfig, world: str, device: str, chosen: Mapping[str, Settings], repeat: int
+    config: RecipesConfig, world: str, device: str, chosen: Mapping[str, Settings], repeat: int, _: Show
 ) -> dict[str, Any]:
     """Test numbers by recipe on one draw, and the welfare of the true CTR."""
     draw = _Draw.of(config, world, repeat, device)

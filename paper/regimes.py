@@ -35,11 +35,9 @@ SIZES = (10, 50, 200, 1000)
 BASE_METRIC = f"{BY_TRUTH}@{SIZE}"  # by which a teacher is selected
 TEACHERS = ("student", "network", "strong network", "true CTR")
 TEACHERS_ADS = 500_000  # beside the seed of a repeat, for the ads of a strong teacher
-STUDENT = "logistic_regression"
 GAINS = tuple(loss for loss in LOSSES if loss != BASELINE)
 TAUGHT = tuple(loss for loss in GAINS if needs_teacher(loss))
 UNTAUGHT = tuple(loss for loss in LOSSES if not needs_teacher(loss))
-Gains = dict[str, CellGain]  # by loss
 
 
 def world(share: float = SHARE, correlation: float = BASE.correlation, spread: float = BASE.spread) -> World:
@@ -128,17 +126,15 @@ def run(
         for at, cells in enumerate(of_world.values())
     ]
     cache = TaskCache(out, {"experiment": "regimes", **asdict(config)}, device, progress, len(tasks))
-    gains: dict[Cell, Gains] = {}
+    gains: dict[Cell, dict[str, CellGain]] = {}  # by loss
     for cells, found in zip(of_world.values(), cache.all(tasks), strict=True):
-        gains |= zip(cells, from_json(list[Gains], found), strict=True)
+        gains |= zip(cells, from_json(list[dict[str, CellGain]], found), strict=True)
     maps = []
     for m in asked:
         losses = {loss: tuple(tuple(gains[cell][loss] for cell in row) for row in m.cells) for loss in m.losses}
         maps.append(MapResult(m.name, _rounded(m.x), _rounded(m.y), losses))
     counts = {loss: Counts.of([found[loss] for found in gains.values() if loss in found]) for loss in GAINS}
-    result = RegimesResult(bidwise.__version__, config, tuple(maps), counts)
-    cache.write(result)
-    return result
+    return cache.write(RegimesResult(bidwise.__version__, config, tuple(maps), counts))
 
 
 def _rounded(axis: Axis) -> Axis:
@@ -186,7 +182,7 @@ def study_of(config: RegimesConfig, cells: list[Cell], device: str) -> Study:
         return [market.ads(size, random) for size in (config.training_ads, config.validation_ads, config.test_ads)]
 
     ads, valid, test = (side_by_side(column) for column in zip(*ahead(draw, seeds, cores()), strict=True))
-    recipe = Recipe(model=STUDENT, unit=1.0, epochs=config.epochs, learning_rate=3e-3)
+    recipe = Recipe(model="logistic_regression", unit=1.0, epochs=config.epochs, learning_rate=3e-3)
     students = Students(ads.width, seeds, hidden=(), device=device)
     sizes = sorted({cell.size for cell in cells} | {SIZE})
     metrics = tuple(sized(BY_TRUTH, size) for size in sizes)

@@ -123,9 +123,7 @@ def run(
         protocols["tuned"] = Protocol(study.judge(study.train("tuned", tuned, BY_TRUTH), BY_TRUTH))
     worlds = {world: _shape(world, config.seed) for world in dict.fromkeys(("plotted", "printed", config.reading))}
     optimal = float(best_possible(study.test).mean())
-    result = SyntheticResult(bidwise.__version__, config, optimal, protocols, worlds)
-    cache.write(result)
-    return result
+    return cache.write(SyntheticResult(bidwise.__version__, config, optimal, protocols, worlds))
 
 
 def run_readings(
@@ -145,9 +143,7 @@ def run_readings(
         else:
             recipes, by = study.recipes((LAM,), every=of_reading.epochs, sums=of_reading.sums), LAST
         readings[name] = study.judge(study.train(f"reading-{number:02d}", recipes, by), by)
-    result = ReadingsResult(bidwise.__version__, config, readings)
-    cache.write(result)
-    return result
+    return cache.write(ReadingsResult(bidwise.__version__, config, readings))
 
 
 def world_of(config: SyntheticConfig) -> World:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,17 @@ import torch
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.run_folder import Result, environment, load, open_folder, save, write_json, write_result
-from bidwise.workers import Progress
+from bidwise.run_folder import R, environment, load, open_folder, save, write_json, write_result
+from bidwise.workers import Progress, Show
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """``function(show, **options)``, ``amount`` of work, whose result is kept in a file, unless its ``key``, what it is
-    of, has changed."""
+    """``function(show)``, ``amount`` of work, whose result is kept in a file, unless its ``key``, what it is of, has
+    changed."""
 
     name: str
-    function: Callable[..., Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    function: Callable[[Show], Any]
     amount: float = 1.0
     key: str = ""
 
@@ -78,7 +77,7 @@ class TaskCache:
                 self._show(sum(list(shares.values())))
 
             started = time.perf_counter()
-            found = task.function(show, **task.options)
+            found = task.function(show)
             save(self.path(task.name), {"of": task.of, "found": found, "seconds": time.perf_counter() - started})
             show(1.0)
 
@@ -101,11 +100,12 @@ class TaskCache:
             results.append(kept["found"])
         return results
 
-    def write(self, result: Result) -> None:
+    def write(self, result: R) -> R:
         """``result.json``, and ``environment.json`` the first time: a look at old results leaves theirs."""
         if not (path := self.folder / "environment.json").exists():
             write_json(path, {**self.environment, "seconds": round(self.seconds, 1)})
         write_result(self.folder, result)
+        return result
 
     def _show(self, more: float) -> None:
         """Never less than before: what several have computed is counted once more when it is read."""

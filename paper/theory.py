@@ -499,7 +499,7 @@ def teacher_bounds_welfare(instances: Sequence[Instance], *, sigma: float = 1.0,
     Says nothing for n >= 2: the third term alone is at least B, and no welfare is above B.
     """
     terms = BoundTerms.of(instances, bid_cap)
-    reached = mean([each.welfare() + teacher_hinge(each, sigma) for each in instances])
+    reached = mean([each.welfare() + positive_hinge(each, sigma) for each in instances])
     best = mean([each.best_welfare() for each in instances])
     return terms.sides(best, reached + terms.slack(sigma) + terms.error(sigma), sigma)
 
@@ -519,7 +519,7 @@ def teacher_calibration(
     sigma |t_i - t_j| |v_i - v_j| where teacher and truth order it differently, and nothing elsewhere.
     """
     error = BoundTerms.of(instances, bid_cap).error(sigma)
-    return calibration(lambda each: teacher_hinge(each, sigma), instances, hypotheses, epsilon=error)
+    return calibration(lambda each: positive_hinge(each, sigma), instances, hypotheses, epsilon=error)
 
 
 def positive_parts(a: float, b: float) -> Sides:
@@ -546,7 +546,7 @@ def teacher_hinge_error(instances: Sequence[Instance], *, sigma: float = 1.0, bi
 
     E |l-hat^hinge+(f) - l^hinge+(f)|  <=  n (n - 1) sigma B^2 sqrt(epsilon)
     """
-    left = mean([abs(teacher_hinge(each, sigma) - _hinge(each, sigma)) for each in instances])
+    left = mean([abs(positive_hinge(each, sigma) - positive_hinge(each, sigma, "truth")) for each in instances])
     terms = BoundTerms.of(instances, bid_cap)
     return terms.sides(left, terms.error(sigma), sigma)
 
@@ -560,7 +560,7 @@ def hinge_mistakes_error(
                             <=  n (n - 1) / 2 B max(1, sigma B - 1)
     """
     cap = bid_cap_of([instance], bid_cap)
-    left = abs(_hinge(instance, sigma) - instance.loss(gap="positive"))
+    left = abs(positive_hinge(instance, sigma, "truth") - instance.loss(gap="positive"))
     middle = max(1.0, sigma * cap - 1) * instance.spread / 2
     far = BoundTerms(len(instance), cap, epsilon=0.0).slack(sigma)
     return instance.sides(left, middle, "<=", sigma=sigma), instance.sides(middle, far, "<=", sigma=sigma)
@@ -575,19 +575,14 @@ def teacher_mistakes_error(instances: Sequence[Instance], *, sigma: float = 1.0,
     pair by pair, sigma B |t_i - t_j| - |v_i - v_j| <= (sigma B - 1) B + |(t_i - t_j) - (v_i - v_j)|.
     """
     terms = BoundTerms.of(instances, bid_cap)
-    left = mean([abs(teacher_hinge(each, sigma) - each.loss(gap="positive")) for each in instances])
+    left = mean([abs(positive_hinge(each, sigma) - each.loss(gap="positive")) for each in instances])
     error = terms.pairs * terms.bid_cap * math.sqrt(terms.epsilon)
     return terms.sides(left, error + terms.slack(sigma), sigma)
 
 
-def _hinge(instance: Instance, sigma: float) -> float:
-    """The same with the true CTR in the teacher's place."""
-    return instance.loss(gap="positive", surrogate="hinge", sigma=sigma)
-
-
-def teacher_hinge(instance: Instance, sigma: float) -> float:
-    """l-hat^hinge+ of eq. 7."""
-    return instance.loss("teacher", gap="positive", surrogate="hinge", sigma=sigma)
+def positive_hinge(instance: Instance, sigma: float, value: str = "teacher") -> float:
+    """l-hat^hinge+ of eq. 7; of the ``truth`` l^hinge+, with the true CTR in the teacher's place."""
+    return instance.loss(value, gap="positive", surrogate="hinge", sigma=sigma)
 
 
 def welfare_certificate(instances: Sequence[Instance], *, bid_cap: float | None = None) -> Sides:

@@ -73,11 +73,11 @@ def test_paper_bids_are_the_rescaled_network_and_noise():
 
 def test_residual_bids_follow_what_no_sum_over_fields_explains():
     logs = np.log(drawn(kind="residual", field="c"))
-    assert logs.std() == pytest.approx(math.hypot(0.5, 0.1), rel=0.03)
+    assert logs.std() == pytest.approx(math.hypot(1, 0.1), rel=0.03)
     odds = torch.logit(TRUTH["train"].double()).numpy()
     encoded = OneHotEncoder().fit_transform(IDS["train"].numpy())
     left = odds - Ridge(alpha=1.0, solver="sparse_cg").fit(encoded, odds).predict(encoded)
-    expected = 0.5 * 0.5 / math.hypot(0.5, 0.1)
+    expected = 0.5 / math.hypot(1, 0.1)
     assert np.corrcoef(logs, left)[0, 1] == pytest.approx(expected, abs=0.03)
 
 

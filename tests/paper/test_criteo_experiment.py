@@ -42,7 +42,8 @@ def small(store, tmp_path_factory):
 
 def found_by(out, recipe, repeat):
     """What a training found on the test auctions, by selection."""
-    return criteo.selections(load(out / "pieces" / f"{file_of(recipe, repeat)}.pt")["found"])
+    found = load(out / "pieces" / f"{file_of(recipe, repeat)}.pt")["found"]
+    return {name: Measured(**values) for name, values in found["selections"].items()}
 
 
 def recipe_of(loss, lam=None, config=TINY):

@@ -30,6 +30,7 @@ from paper.pages import (
     typed_result,
     write_report,
 )
+from paper.synthetic import PAPER as SIX
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 HOSTILE = "<b>x</b> & \"'{{ 7 * 7 }}"
@@ -248,8 +249,23 @@ def test_same_runs_give_same_bytes_and_figures(tmp_path, name):
 
 
 def test_the_papers_figures_are_drawn():
-    names = [picture.name for picture in experiment_pictures(result_of("plotted"))]
-    assert names == ["figure2_welfare", "figure4_distributions", "figure1_surrogates"]
+    pictures = {picture.name: picture for picture in experiment_pictures(result_of("plotted"))}
+    assert list(pictures) == ["figure2_welfare", "figure2_with_errors", "figure4_distributions", "figure1_surrogates"]
+    protocols = result_of("plotted").protocols
+    for protocol, panel in zip(protocols.values(), pictures["figure2_with_errors"].panels, strict=True):
+        six = {loss: protocol.losses[loss] for loss in SIX}
+        assert all(f"{loss} {x.welfare:.4f} ± {x.error_to_average:.4f}" in panel.about for loss, x in six.items())
+        assert panel.about.count("±") == 6
+    assert "figure2_with_errors" not in [picture.name for picture in experiment_pictures(one_repeat())]
+    *_, levels = experiment_pictures(result_of("criteo_10m_converged"))
+    losses = result_of("criteo_10m_converged").models["dcn"].protocols["converged"].losses
+    titles = ["welfare", "AUC loss", "log loss"]
+    assert [panel.title for panel in levels.panels] == [f"{model}: {x}" for model in ("DeepFM", "DCN") for x in titles]
+    for loss in ("log_loss", "log_weighted", "log_teacher"):
+        means = (losses[loss].welfare, 1 - losses[loss].auc, losses[loss].log_loss)
+        errors = (losses[loss].welfare_error, losses[loss].auc_error, losses[loss].log_loss_error)
+        for panel, mean, error in zip(levels.panels[3:], means, errors, strict=True):
+            assert f"{loss} {mean:.4f} ± {error:.4f}" in panel.about
     for name, title in (("plotted", "Converged (trained to the end)"), ("criteo_10m_converged", "DCN, converged")):
         first, *_ = experiment_pictures(result_of(name))
         assert any(panel.title.startswith(title) and "log_teacher: " in panel.about for panel in first.panels)

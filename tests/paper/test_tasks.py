@@ -1,5 +1,7 @@
 """Tasks of the experiments: results that are kept, and errors."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -26,7 +28,7 @@ def some_tasks(folder, key="of these ads", values=(0, 1, 2)):
     marks = folder / "marks"
     marks.mkdir(exist_ok=True)
     return [
-        Task(f"task_{k}", counted, {"folder": marks, "name": str(k), "value": value}, key=key)
+        Task(f"task_{k}", partial(counted, folder=marks, name=str(k), value=value), key=key)
         for k, value in enumerate(values)
     ]
 

@@ -53,7 +53,7 @@ MUTANTS = [
     ("near + terms.error(sigma)", "2 * near + terms.error(sigma)"),
     ("truth - min([truth, *others])", "truth - min([*others])"),
     ("for each in instances])\n    others = [", "for each in instances[:1]])\n    others = ["),
-    ("each.welfare() + teacher_hinge(each, sigma) for", "each.welfare() for"),
+    ("each.welfare() + positive_hinge(each, sigma) for", "each.welfare() for"),
     ("reached + terms.slack(sigma) + terms.error(sigma)", "reached + terms.slack(sigma)"),
     ("hypotheses, epsilon=error)", "hypotheses, epsilon=2 * error)"),
     ("abs(max(-a, 0.0) - max(-b, 0.0))", "0.0"),
