@@ -232,7 +232,7 @@ def test_with_some_clicks_the_mean_of_both_is_taken_unless_another_is_better_bey
     for recipes in ([network, replace(SOLVED, l2=1e4)], [replace(network, learning_rate=1e-9), SOLVED]):
         assert searched(recipes, ads, valid, VALUES)[0].leads
     monkeypatch.setattr(search_module, "SOME", 0)
-    recipes = [network, replace(SOLVED, l2=1e4)]  # of which the network alone is best
+    recipes = [replace(network, learning_rate=0.02), replace(SOLVED, l2=1e4)]  # the network alone has the least loss
     for doubted, chosen in ((True, 3), (False, 1)):
         monkeypatch.setattr(search_module, "_as_good", lambda *_, doubted=doubted: doubted)
         assert searched(recipes, ads, valid, VALUES)[0].chosen == chosen
