@@ -185,7 +185,7 @@ def _search_table(search: Search) -> Table:
     rounds = sorted({each.full for each in search.attempts})
     rows = []
     for at, attempts in tried.items():
-        words = {each.full: f"{each.value:.5g} ({counted(each.epochs, 'epoch')})" for each in attempts}
+        words = {x.full: f"{x.value:.5g}" + f" ({counted(x.epochs, 'epoch')})" * bool(x.epochs) for x in attempts}
         cells, chosen = [Cell(words.get(full, NONE)) for full in rounds], at == search.chosen
         rows.append(TableRow(setting_words(attempts[0].recipe), cells, tags=["chosen"] if chosen else [], best=chosen))
     metric = search.metric.replace("_", " ")

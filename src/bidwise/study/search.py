@@ -51,7 +51,7 @@ SHORT = 0.25  # of its epochs: the first round of each network, with a schedule 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A setting as it was tried: the epochs that it had, fewer than in its recipe at first, and its best metric."""
+    """A setting as it was tried: the epochs of a network, fewer than in its recipe at first, and its best metric."""
 
     setting: int  # in the order of the search, from 1
     recipe: Recipe
@@ -207,7 +207,7 @@ def searched(
         progress(1.0)
         # as served, calibrated: a short training may have the right order and no scale yet
         value = sign * float(METRICS[metric].of(logits_across(served.model, judge.features), judge))
-        attempts.append(Attempt(number, recipe, part.epochs, sign * value))
+        attempts.append(Attempt(number, recipe, part.epochs * (not recipe.solved and not recipe.beside), sign * value))
         if share == 1:
             models.append((value, number, served))
             least, _, first = min(models, key=lambda each: each[:2])
