@@ -60,7 +60,6 @@ SMALLER = {  # several blocks of what is one block here
     "bidwise.table.predict": {"BLOCK": 512},
 }
 POINTS = ("replace", "rename", "unlink", "rmdir")
-WORK = ("unfinished", "unfinished-3")  # folders of a command that are gone in the end
 IN_A_ROW = 3
 PATIENCE = 120  # seconds for a command that takes one
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.harness import DOCS
 from bidwise.evaluation.estimate import Estimate
+from bidwise.evaluation.intervals import unit_interval
 from bidwise.study.recipe import BASELINE
 from paper import theory
 from paper.criteo_results import CriteoResult, Protocol
@@ -96,7 +97,7 @@ def _change(loss: str, other: str) -> Column:
 
     def column(losses: Losses) -> str:
         pairs = zip(losses[loss].ratios, losses[other].ratios, strict=True)
-        return _points(Estimate.over_repeats([mine - its for mine, its in pairs]))
+        return _points(Estimate.of(unit_interval([mine - its for mine, its in pairs])))
 
     return column
 

@@ -54,7 +54,7 @@ def paired(chosen: Sequence[Floats], baseline: Sequence[Floats]) -> Difference:
         chosen, baseline: for each repeat a number for each group of test ads, ``(groups,)``, whose mean is the welfare.
     """
     changes = [a - b for a, b in zip(chosen, baseline, strict=True)]
-    repeats = Estimate.over_repeats([float(change.mean()) for change in changes])
+    repeats = Estimate.of(unit_interval([float(change.mean()) for change in changes]))
     return Difference.between(repeats, Estimate.of(unit_interval(np.mean(changes, axis=0))))
 
 
@@ -72,7 +72,7 @@ class Gain(Estimate):
 
 def gain(welfare: Floats, baseline: Floats, optimal: Floats) -> Gain:
     """Share of the optimal welfare, and the paired difference to the baseline in its units, over repeats."""
-    estimate = Estimate.over_repeats(((welfare - baseline) / optimal).tolist())
+    estimate = Estimate.of(unit_interval(((welfare - baseline) / optimal).tolist()))
     return Gain(ratio=float((welfare / optimal).mean()), **vars(estimate))
 
 

@@ -25,6 +25,7 @@ from bidwise.checks import InputError, check_name, derived_seed
 from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.estimate import Estimate
+from bidwise.evaluation.intervals import unit_interval
 from bidwise.evaluation.pooled import Pool
 from bidwise.json_files import to_json
 from bidwise.losses.api import cross_entropy
@@ -189,7 +190,7 @@ def _numbers(tuned: Tuned, repeats: Sequence[Mapping[str, Any]]) -> WorldNumbers
     for name in RECIPES:
         measured = {key: tuple(each[name][key] for each in repeats) for key in ("welfare", "auc", "log_loss")}
         base = np.array([each[baseline_of(name)]["welfare"] for each in repeats])
-        gain = Estimate.over_repeats((np.array(measured["welfare"]) / base - 1).tolist())
+        gain = Estimate.of(unit_interval((np.array(measured["welfare"]) / base - 1).tolist()))
         recipes[name] = RecipeNumbers(**measured, gain=None if name == baseline_of(name) else gain)
     return WorldNumbers(tuned, tuple(each["optimal"] for each in repeats), recipes)
 

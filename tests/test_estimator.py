@@ -78,6 +78,12 @@ def log():
     return Log()
 
 
+def test_a_row_alone_has_the_ctr_that_it_has_among_others(log):
+    model = CTRClassifier("logistic_regression", recipe="log_loss", epochs=1, random_state=0).fit(log.X, log.y)
+    ctr = model.predict_proba(log.X[:50])
+    assert all(model.predict_proba(log.X[at : at + 1])[0].tolist() == ctr[at].tolist() for at in range(50))
+
+
 def test_it_learns_from_strings_and_numbers(log):
     new = Log(seed=1)
     model = CTRClassifier(random_state=0).fit(log.X, log.y)

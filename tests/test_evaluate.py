@@ -172,7 +172,7 @@ def test_a_log_without_its_unclicked_ads_is_doubted_first():
     assert first.startswith("fine predicts 0.2")
     assert first.endswith("times the observed clicks: is --weight or --sampling-rate missing?")
     weights = {"w": np.where(table["click"], 1.0, 10.0)}
-    assert str(evaluate(table | weights, weight="w")).startswith("Ads without a click weigh 10 times as much: ")
+    assert str(evaluate(table | weights, weight="w")).startswith("Ads without a click weigh 10 times as much, so")
     assert list(doubts(evaluate(table | {"w": np.ones(1800)}, weight="w"))) == list(doubts(evaluate(table))) == []
     few = ads_of(10)
     assert "off" not in [each.kind for each in evaluate(few | {"fine": few["fine"] * 0.4}).doubts]  # may be chance

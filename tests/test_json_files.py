@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Estimate, Outcome, signed
+from bidwise.evaluation.intervals import unit_interval
 from bidwise.json_files import from_json, to_json
 
 
@@ -126,6 +127,6 @@ def test_signs(number, spec, text):
 
 
 def test_one_repeat_has_no_interval():
-    assert not Estimate.over_repeats([0.3]).known
-    several = Estimate.over_repeats([1.0, 2.0, 3.0])
+    assert not Estimate.of(unit_interval([0.3])).known
+    several = Estimate.of(unit_interval([1.0, 2.0, 3.0]))
     assert (several.difference, round(several.ci_low, 3)) == (2.0, -0.484)

@@ -210,6 +210,15 @@ def test_a_solved_logistic_regression_continues_from_what_is_known_of_its_weight
     assert site[:2] == tuple(bidwise.load(tmp_path / "0").encoder.columns[0].vocabulary)[:2]
 
 
+def test_a_run_of_other_text_goes_on_with_a_frame_and_says_that_a_column_is_empty(tmp_path):
+    day(0).write_csv(tmp_path / "day.csv", separator=";")
+    options = {"model": "logistic_regression", "crosses": False, "refit": False}
+    train(tmp_path / "day.csv", out=tmp_path / "old", **ROLES, **options, separator=";")
+    empty = day(1).with_columns(site=pl.lit(None, pl.String))
+    result = train(empty, out=tmp_path / "new", continue_from=tmp_path / "old")
+    assert result.table.refresh.unknown["site"] == 1.0
+
+
 def test_what_cannot_go_on_is_refused(first, tmp_path):
     cases = [
         ({"continue_from": tmp_path / "none"}, "continue_from must be the folder of a finished run of bidwise train"),

@@ -19,6 +19,7 @@ from bidwise.data.groups import offsets
 from bidwise.data.kinds import Facts
 from bidwise.data.table_files import Block, open_table
 from bidwise.evaluation.pooled import pooled_welfare
+from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import LOSSES
 from bidwise.study.search import budget, searched
 from bidwise.study.served import Served, trained
@@ -192,8 +193,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """One minus CTR, and CTR, ``(rows, 2)``."""
         logits = self.decision_function(X)
-        ctr = torch.from_numpy(np.stack([-logits, logits], axis=1)).sigmoid().numpy()
-        return np.asarray(ctr)
+        return ctr_of(torch.from_numpy(np.stack([-logits, logits], axis=1))).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The likelier label, which for clicks is nearly always the first: see :meth:`predict_proba`."""

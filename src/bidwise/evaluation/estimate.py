@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
-from bidwise.evaluation.intervals import Interval, unit_interval
+from bidwise.evaluation.intervals import Interval
 
 
 class Outcome(StrEnum):
@@ -42,11 +42,6 @@ class Estimate:
     def of(cls, interval: Interval) -> Estimate:
         """An interval as an estimate."""
         return Estimate(difference=interval.estimate, ci_low=interval.low, ci_high=interval.high)
-
-    @classmethod
-    def over_repeats(cls, differences: list[float]) -> Estimate:
-        """Mean paired difference with Student's interval; one repeat has none."""
-        return Estimate.of(unit_interval(differences))
 
     @property
     def known(self) -> bool:

@@ -211,7 +211,7 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
 DOUBTS = {
     "few_clicks": "{clicks} in {ads}: too few to judge a model.",
     "copies": "{rows} equal an earlier one of {where} in bid, click and predictions: were they logged twice?",
-    "sampled": "Ads without a click weigh {value} times as much: auctions lack rivals, so welfare is a rough guide.",
+    "sampled": "Ads without a click weigh {value} times as much, so auctions lack rivals: evaluate without --auction.",
     "truth_is_click": "The true CTR equals the clicks: is it a probability?",
     "too_good": "{model} has an AUC of {value}, which is too good to be true: did it see these clicks?",
     "constant": "{model} predicts {value} for every ad: bids decide, and by GSP a winner pays the next bid.",

@@ -230,10 +230,15 @@ def _network(about: ModelFile, path: Path) -> nn.Module:
 def opened_as_in(run: Path, table: Table, separator: str | None = None, header: bool | None = None) -> Source:
     """A table; text is read as the run's own was written, unless something else is given."""
     data = read_config(run / "config.toml")["data"] if isinstance(table, str | Path) else {}
-    own = data.get("separator"), data.get("header")
+    header, inherited = data.get("header") if header is None else header, {separator, header} == {None}
+    return opened(table, separator or data.get("separator"), header, inherited=inherited)
+
+
+def opened(table: Table, separator: str | None, header: bool | None, *, inherited: bool) -> Source:
+    """A table; of another run, separator and header are for text alone."""
     try:
-        return open_table(table, separator=separator or own[0], header=own[1] if header is None else header)
+        return open_table(table, separator=separator, header=header)
     except InputError as error:
-        if {separator, header} != {None} or error.argument not in ("separator", "header"):
+        if not inherited or error.argument not in ("separator", "header"):
             raise
-    return open_table(table)  # Parquet, which is never written otherwise
+    return open_table(table)

@@ -22,12 +22,13 @@ from bidwise.data.columns import Encoder, Learner, least_count
 from bidwise.data.kinds import Facts, Seen
 from bidwise.data.splits import Split, auction_size, shown_times, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
-from bidwise.data.table_files import Block, Source, Table, open_table
+from bidwise.data.table_files import Block, Source, Table
 from bidwise.json_files import from_json
 from bidwise.run_folder import to_toml, whole_file, write_text
 from bidwise.table.config import AUTO, FEATURES, Config, Data, nested, open_run
 from bidwise.table.crosses import ROWS, relearned, with_crosses
 from bidwise.table.leaks import copies, find_leaks, row_hashes
+from bidwise.table.model import opened
 from bidwise.table.plan import combines
 from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
@@ -95,14 +96,14 @@ def prepare(
 ) -> Prepared:
     """Check the table, decide the types of its columns, split it, and write a store to ``out``.
 
-    Columns with a role are in memory, about 49 bytes a row, all others in blocks. A table that cannot be used leaves
+    Columns with a role are in memory, about 41 bytes a row, all others in blocks. A table that cannot be used leaves
     nothing; a store that is there already is used. Columns, bins, ids and units of bids come from the ``previous`` run
     if this one continues it.
     """
     show: Progress = progress or (lambda work, done, detail="": None)
     folder = open_run(out, config)
     show("reading", 0.0)
-    source = open_table(table, separator=config.data.separator, header=config.data.header)
+    source = opened(table, config.data.separator, config.data.header, inherited=previous is not None)
     if source.reads(folder):
         words = f"must be outside of the folder that is read, or its files be part of the table, found {folder}"
         raise InputError(words, argument="out")

@@ -146,8 +146,8 @@ class Previous:
         for column, count in zip(plain, _counts(features, encoder), strict=False):
             count[MISSING] = 0
             filled = int(count.sum())
-            share = float(count[RARE] + count[known[column.name] :].sum()) / max(filled, 1)
-            unknown |= {column.name: share} if drifted(share, column.unknown, filled) else {}
+            share = float(count[RARE] + count[known[column.name] :].sum()) / filled if filled else 1.0
+            unknown |= {column.name: share} if drifted(share, column.unknown, filled) or not filled else {}
         return Refresh(
             run=self.model.run.name,
             number=1 if refresh is None else refresh.number + 1,
