@@ -271,7 +271,7 @@ def test_every_sentence_is_produced_and_every_sentence_said_is_in_the_source(pro
     text = "\n".join(sorted(set(examples.values()))) + "\n"
     if os.environ.get("BIDWISE_WRITE"):
         FILE.write_text(text, encoding="utf-8")
-    assert FILE.read_text(encoding="utf-8") == text
+    assert FILE.read_text(encoding="utf-8") == text, "BIDWISE_WRITE=1 rewrites it"
 
 
 def test_no_sentence_is_longer_than_25_words(produced):
