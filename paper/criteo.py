@@ -111,7 +111,7 @@ def planned(config: CriteoConfig) -> list[Trial]:
 
 
 def selected(config: CriteoConfig, recipes: Sequence[Recipe], trained: Mapping[Trial, Trained]) -> Recipe:
-    """The recipe whose lam has the lowest validation log loss, summed over the repeats that tried all."""
+    """The recipe with the best lam: the lowest validation log loss, summed over the repeats that tried all."""
     return best(recipes, TUNED, lambda recipe: sum(trained[recipe, k][TUNED].value for k in config.trying_lams))
 
 
@@ -134,8 +134,8 @@ def _task(config: CriteoConfig, dataset: Dataset, tasks: TaskCache, recipe: Reci
 class Measured:
     """A model on the test auctions; the epoch and validation metric that it was selected with.
 
-    Welfare is that of groups of ads; ``calibrated`` is main welfare after Platt scaling on validation clicks, since a
-    loss may move welfare by its scale alone.
+    Welfare is a number for each group of ads; ``calibrated`` is main welfare after Platt scaling on validation clicks,
+    since a loss may move welfare by its scale alone.
     """
 
     welfare: Tensor
@@ -185,7 +185,7 @@ def train(show: Show, *, recipe: Recipe, dataset: Dataset, seed: int, teacher: P
 def measured(model: nn.Module, ads: Ads, valid: Ads) -> Measured:
     """Welfare over all auctions that could be drawn, by clicks and where known by the true CTR, and the predictions.
 
-    All is computed where the ads are. Of welfare comes back a number for each group of ads, whose mean it is.
+    All is computed where the ads are. Welfare comes back as a number for each group of ads; their mean is the welfare.
     """
     logits = logits_of(model, ads.features).double().to(ads.bids.device)
     ctr, clicks, bids = ctr_of(logits), ads.clicks.double(), ads.bids.double()

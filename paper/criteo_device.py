@@ -1,4 +1,4 @@
-"""The ads of the Criteo experiment on a device: those of a store, or simulated there without text and files.
+"""The ads of the Criteo experiment on a device: from a store, or simulated there without text and files.
 
 Simulating does what `python -m paper simulate` and `python -m paper prepare` do with text, for data that is used once:
 45.8 million ads take 8 GB of a GPU, and seconds.
@@ -30,7 +30,7 @@ from paper.criteo_world import COUNTS, CRITEO_WORLDS, FIELDS, CriteoWorld, Sampl
 
 CHUNK = 2**20  # ads that are drawn together, from the seed and the number of the chunk: half a GB
 LEAST = -2  # no column has a smaller integer
-CHECKED = 2**16  # test ads, whose checksum says whether they are the same
+CHECKED = 2**16  # test ads in the checksum that tells two tables apart
 MIN_COUNT = 10  # categories seen less often in the training ads are rare; integers are not thinned out
 
 

@@ -187,7 +187,7 @@ class AdsOfRun:
 class LossResult:
     """A loss on the test auctions: means over repeats with standard errors, and what was selected on validation ads.
 
-    Expected welfare is NaN for ads of unknown CTR. ``difference`` is main welfare − that of the log loss,
+    Expected welfare is NaN for ads of unknown CTR. ``difference`` is main welfare − the log loss model's,
     ``calibrated`` the same after Platt scaling of both models on validation clicks; ``None`` for the log loss.
     """
 
@@ -201,7 +201,7 @@ class LossResult:
     log_loss_error: float = math.nan
     difference: Difference | None
     calibrated: Difference | None = None
-    epoch: float = math.nan  # mean over repeats; of trainings whose last weights are taken
+    epoch: float = math.nan  # mean over repeats; NaN if the last weights are taken
     lam: tuple[float, ...] = ()  # of each repeat
 
     @property

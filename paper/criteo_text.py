@@ -125,7 +125,7 @@ def simulate(
 ) -> float:
     """Write ``rows`` ads to ``out`` in the raw layout, gzipped if it ends in .gz; their true CTR to ``out``.ctr.npy.
 
-    Returns the click rate. The first lines of a longer file are those of a shorter one. What makes people click is the
+    Returns the click rate. A longer file begins with the lines of a shorter one. What makes people click is the
     same for all seeds: the world ``shared_tail`` of :data:`~paper.criteo_world.CRITEO_WORLDS`.
     """
     check_whole("rows", rows, 1)

@@ -27,7 +27,7 @@ LAMS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # trie
 MOST_REPEATS = 1000
 MEMBERS_AT_ONCE = {"cpu": 18, "cuda": 20_000}  # more do not fit into a cache, and take longer each
 LAST = "last"  # in place of a metric: nothing is selected
-# A repeat has its own seed, that of its ads, and these beside it for what must not depend on them.
+# A repeat has its own seed for its ads, and these in addition for everything that must not depend on the ads.
 BATCHES, INITIAL = 1, 250_001
 
 Candidate = TypeVar("Candidate")
@@ -63,7 +63,7 @@ def side_by_side(repeats: Sequence[Ads]) -> Ads:
 
 @dataclass(frozen=True)
 class Students:
-    """Perceptrons, one for each repeat of each recipe; those of one repeat start alike.
+    """Perceptrons, one for each repeat of each recipe; perceptrons of one repeat start alike.
 
     Args:
         seeds: of the repeats.

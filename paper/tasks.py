@@ -20,7 +20,7 @@ from bidwise.workers import Progress, Show
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """``function(show)``, ``amount`` of work, whose result is kept in a file, unless its ``key``, what it is of, has
+    """``function(show)``, ``amount`` of work. Its result is kept in a file, and computed again if the ``key`` has
     changed."""
 
     name: str

@@ -384,7 +384,7 @@ class Encoder:
         return [part if len(part) > 1 else part[0] for part in parts]
 
     def crossed(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The same array, with the ids of all crosses filled in by those of the plain columns."""
+        """The same array, with the ids of all crosses computed from the plain columns."""
         for column, at in zip(self.columns, self.spans, strict=True):
             if isinstance(column, Cross):
                 ids[:, at] = np.atleast_2d(column.table.ids(self.parts(ids, column))).T

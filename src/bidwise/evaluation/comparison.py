@@ -116,7 +116,7 @@ class Comparison(AuctionEstimate):
 
 
 def pairs_of(models: Sequence[str], baseline: str) -> list[tuple[str, str]]:
-    """All pairs of models as (model, baseline), those of the baseline first.
+    """All pairs of models as (model, baseline), pairs with the baseline first.
 
     >>> pairs_of(["a", "b", "c"], "b")
     [('a', 'b'), ('c', 'b'), ('c', 'a')]

@@ -84,7 +84,7 @@ def _stream(device: torch.device, beside: int) -> torch.cuda.Stream:
 
     It is not the one stream that torch has for them: cuBLAS has a workspace for each, which graphs at once must not
     share. torch has 32 streams and hands them out in turn: a new one for every run would soon be the stream that
-    another thread trains on, or captures. Those of high priority are 32 of their own.
+    another thread trains on, or captures. Streams of high priority are 32 more.
     """
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
