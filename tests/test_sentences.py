@@ -181,7 +181,7 @@ def trainings(folder):
         "equal_bids": True,
         "capped_bids": 3,
     }
-    sampled = result.config | {"data.sampling_rate": 0.1, "data.auction_size": 256}
+    sampled = result.config | {"data.sampling_rate": 0.1, "data.auction": (), "data.auction_size": 256}
     yield replace(result, table=replace(facts, **strange), config=sampled)
     random = replace(facts.splits["test"], first=None, last=None)
     yield replace(result, table=replace(facts, duplicates=3, splits=facts.splits | {"test": random}))

@@ -19,15 +19,7 @@ from bidwise.evaluation.doubts import doubts_of
 from bidwise.evaluation.intervals import LEVEL
 from bidwise.evaluation.metrics import Metrics, Reference
 from bidwise.evaluation.pooled import check_closed_form
-from bidwise.evaluation.result import (
-    AT_RANDOM,
-    BEST,
-    BY_BID,
-    AuctionSize,
-    Evaluation,
-    Segment,
-    check_folder,
-)
+from bidwise.evaluation.result import AT_RANDOM, BEST, BY_BID, AuctionSize, Evaluation, Segment, check_folder
 from bidwise.evaluation.units import Units
 from bidwise.evaluation_options import EvaluationOptions
 from bidwise.json_files import to_json

@@ -16,16 +16,7 @@ from bidwise.report.evaluation_page import facts as test_facts
 from bidwise.report.evaluation_page import welfare_drawing
 from bidwise.report.evaluation_sentences import models_table
 from bidwise.report.formatting import NONE, change, counted, decimals, number
-from bidwise.report.sections import (
-    Cell,
-    Run,
-    RunPage,
-    Section,
-    Table,
-    TableRow,
-    drawing,
-    outcome_cell,
-)
+from bidwise.report.sections import Cell, Run, RunPage, Section, Table, TableRow, drawing, outcome_cell
 from bidwise.report.train_sentences import (
     ABOUT,
     MODELS_SHOWN,

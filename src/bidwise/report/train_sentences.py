@@ -214,7 +214,6 @@ def table_notes(facts: TableFacts, config: Config) -> Iterator[str]:
     if config.data.sampling_rate is not None:
         rate = f"{1 / config.data.sampling_rate:g}"
         yield f"Every ad without a click counts {rate} times, in training and in all measures."
-        yield "Auctions contain fewer rivals than they had, so welfare is a rough guide."
     if facts.equal_bids:
         yield "All ads bid the same (--bid COLUMN): auctions rank by CTR, and welfare counts clicks."
     if facts.capped_bids:

@@ -26,14 +26,7 @@ SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}
 #: ``l2``, which is divided by the number of training ads: the penalty is then a prior, for any number of ads.
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"model": "dcnv2", "l2": 2e4, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
-    {
-        "model": "logistic_regression",
-        "l2": None,
-        "epochs": 8,
-        "learning_rate": 1e-2,
-        "embeddings": EXACT,
-        "crosses": True,
-    },
+    {"model": SIMPLEST, "l2": None, "epochs": 8, "learning_rate": 1e-2, "embeddings": EXACT, "crosses": True},
     {"model": "deepfm", "l2": 2e3, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_FM},
     {"model": "deepfm", "l2": 8e3, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_FM},
     {"model": "dcnv2", "l2": 1e5, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},

@@ -78,6 +78,9 @@ class Data:
             raise InputError("must be one character or more, found none", argument="bag_separator")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
             raise InputError(f"must be in (0, 1], found {self.sampling_rate}", argument="sampling_rate")
+        if (self.sampling_rate or 1) < 1 and self.auction:
+            words = "cannot be combined with {}: auctions that lack ads have other winners; remove it"
+            raise InputError(words, argument="auction", others=["sampling_rate"])
         slot_multipliers(self.slots)
         if self.position is not None and len(self.slots) < 2:
             words = "needs slots, the multiplier of each slot, such as --slots 1,0.8,0.6; found none"

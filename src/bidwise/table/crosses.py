@@ -12,7 +12,7 @@ as it can be learned. k shrinks cells of few rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -47,10 +47,12 @@ ROWS = 2**18  # of the training rows, evenly spaced, that the search takes
 LARGEST = 2**62
 NO_WORDS = pl.Series("word", [], dtype=pl.String)
 
+First = Callable[[Encoder, SparseLogisticRegression, float], object]
 
-def with_crosses(encoder: Encoder, train: Ads, valid: Ads, min_count: int) -> Encoder:
+
+def with_crosses(encoder: Encoder, train: Ads, valid: Ads, min_count: int, first: First = lambda *_: None) -> Encoder:
     """The encoder with columns of neighbouring bins, and with all combinations that the ads speak for; their features
-    are ids of the columns."""
+    are ids of the columns. ``first`` is called with the regression before combinations and its validation log loss."""
     if sum(field.values for field in encoder.fields) > MOST:
         return encoder
     ids = train.features.numpy()
@@ -58,6 +60,7 @@ def with_crosses(encoder: Encoder, train: Ads, valid: Ads, min_count: int) -> En
     names = [column.name for column in encoder.columns if column.field.values > FIRST + 1]
     bags = {column.name for column in encoder.columns if isinstance(column, Bag)}
     fitted = _Fitted.of(encoder, made, train, valid)
+    first(Encoder((*encoder.columns, *made)), fitted.model, float(fitted.losses.mean()))
     for number in range(ROUNDS):
         tests = _untested(names, bags, [cross.of for cross in fitted.crosses], triples=number > 0)
         chosen = _tested(tests, encoder, train, fitted, np.random.default_rng(number))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, derived_seed
 from bidwise.data.ads import Ads
-from bidwise.data.columns import ENCODER_FILES
+from bidwise.data.columns import Encoder
 from bidwise.data.splits import halves
 from bidwise.data.store import SPLITS, Store
 from bidwise.data.table_files import Table
@@ -27,15 +27,18 @@ from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.api import cross_entropy
+from bidwise.models import Ensemble
 from bidwise.run_folder import (
     CHECKSUMS,
     environment,
     locked_folder,
     read_result,
     save,
+    to_toml,
     write_checksums,
     write_json,
     write_result,
+    write_text,
 )
 from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, SOLVED
@@ -51,7 +54,8 @@ from bidwise.training.validation import logits_across, logits_of, predict
 from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
-EARLY = "early"  # in a run folder, while it lasts: the first model that was trained in full
+EARLY = "early"  # in a run folder, while it lasts: the first model, a regression if there is one
+_BEST = "best so far: {}, validation {} {:.5g}"
 REGRESSION = "regression"  # a solved logistic regression, a reference of the test
 SHUFFLED = 50_000  # test ads, at most, that columns are shuffled in
 TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
@@ -116,7 +120,8 @@ def train(
         previous.continued(next(iter(recipes(asked, candidates(asked)[0]).values())))
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
-        distributed.first(lambda: prepare(table, asked, out, previous=previous, progress=show))
+        first = partial(_first, Path(out), asked, show)
+        distributed.first(lambda: prepare(table, asked, out, previous=previous, progress=show, first=first))
         here, there = f"rank {distributed.rank()} on {platform.node()}", Path(out).absolute()
         unseen = f"out must be a folder that all ranks see, found that {here} does not see {there}"
         distributed.agree(None if (Path(out) / "config.toml").is_file() else unseen)
@@ -212,8 +217,8 @@ def _trained(
 
     def early(served: Served, value: float) -> None:
         name = served.recipe.model + " with a regression" * served.recipe.beside
-        leading[:] = [f"best so far: {name}, validation {config.train.metric} {value:.5g}"]
-        distributed.first(partial(_write_early, prepared, served))
+        leading[:] = [_BEST.format(name, config.train.metric, value)]
+        distributed.first(partial(_write_early, prepared.folder, config, prepared.encoder, served))
 
     shared: dict[str, Any] = {"ads": ads, "valid": valid, "cardinalities": prepared.store.cardinalities}
     shared["plain"] = prepared.plain
@@ -349,7 +354,7 @@ def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served
     from bidwise.report import write_page
 
     folder = prepared.folder
-    _write_model(folder, prepared, store, result.chosen, served)
+    _write_model(folder, Encoder.read(store.folder), result.chosen, served)
     save(folder / STATE, [state_of(fit) for fit in served.fits])
     write_json(folder / "environment.json", made)
     write_page(result, folder)
@@ -358,25 +363,30 @@ def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served
     write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))
 
 
-def _write_model(folder: Path, prepared: Prepared, store: Store, name: str, served: Served) -> None:
+def _write_model(folder: Path, encoder: Encoder, name: str, served: Served) -> None:
     """The files that :func:`bidwise.load` reads, next to the configuration and the checksums."""
-    for file in ENCODER_FILES:
-        shutil.copyfile(store.folder / file, folder / file)
+    encoder.write(folder)
     save(folder / "model.pt", {key: tensor.cpu() for key, tensor in served.model.state_dict().items()})
     about = ModelFile(
         recipe=name,
         loss=served.recipe.loss,
-        members=members_of(served.recipe, len(store.fields), prepared.plain),
-        cardinalities=tuple(store.cardinalities),
+        members=members_of(served.recipe, len(encoder.fields), len(encoder.names)),
+        cardinalities=tuple(field.cardinality for field in encoder.fields),
     )
     write_json(folder / "model.json", about)
 
 
-def _write_early(prepared: Prepared, served: Served) -> None:
-    """A folder for `bidwise predict` with the first model of a search, until the run ends."""
-    folder = prepared.folder / EARLY
+def _first(out: Path, config: Config, show: Progress, encoder: Encoder, model: nn.Module, value: float) -> None:
+    """The regression before combinations of columns, for `bidwise predict`, after a twentieth of a usual run."""
+    _write_early(out, config, encoder, Served(SOLVED, Ensemble([model]), ()))
+    show("reading", 0.86, _BEST.format(SOLVED.model, "log_loss", value))
+
+
+def _write_early(out: Path, config: Config, encoder: Encoder, served: Served) -> None:
+    """A folder for `bidwise predict` with the first model, until the run ends."""
+    folder = out / EARLY
     if not (folder / CHECKSUMS).exists():
         folder.mkdir(exist_ok=True)
-        shutil.copyfile(prepared.folder / "config.toml", folder / "config.toml")
-        _write_model(folder, prepared, prepared.store, BASELINE, served)
+        write_text(folder / "config.toml", to_toml(nested(config.flat())))
+        _write_model(folder, encoder, BASELINE, served)
         write_checksums(folder, MODEL_FILES)

@@ -26,7 +26,7 @@ from bidwise.data.table_files import Block, Source, Table
 from bidwise.json_files import from_json
 from bidwise.run_folder import to_toml, whole_file, write_text
 from bidwise.table.config import AUTO, FEATURES, Config, Data, nested, open_run
-from bidwise.table.crosses import ROWS, relearned, with_crosses
+from bidwise.table.crosses import ROWS, First, relearned, with_crosses
 from bidwise.table.leaks import copies, find_leaks, row_hashes
 from bidwise.table.model import opened
 from bidwise.table.plan import combines
@@ -93,12 +93,13 @@ def prepare(
     *,
     previous: Previous | None = None,
     progress: Progress | None = None,
+    first: First = lambda *_: None,
 ) -> Prepared:
     """Check the table, decide the types of its columns, split it, and write a store to ``out``.
 
     Columns with a role are in memory, about 41 bytes a row, all others in blocks. A table that cannot be used leaves
     nothing; a store that is there already is used. Columns, bins, ids and units of bids come from the ``previous`` run
-    if this one continues it.
+    if this one continues it. ``first`` as in :func:`with_crosses`.
     """
     show: Progress = progress or (lambda work, done, detail="": None)
     folder = open_run(out, config)
@@ -109,7 +110,7 @@ def prepare(
         raise InputError(words, argument="out")
     prepared = Prepared(folder, config)
     if not (folder / "config.toml").exists() or not (folder / "store" / SCHEMA).is_file():
-        _build(source, config, folder, previous, show)
+        _build(source, config, folder, previous, show, first)
         write_text(folder / "config.toml", to_toml(nested(config.flat())))
     elif source.fingerprint() != prepared.facts.fingerprint:
         raise InputError(
@@ -121,26 +122,32 @@ def prepare(
     return prepared
 
 
-def _build(source: Source, config: Config, folder: Path, previous: Previous | None, show: Progress) -> None:
+def _build(
+    source: Source, config: Config, folder: Path, previous: Previous | None, show: Progress, first: First
+) -> None:
     """The store of a table."""
     data = replace(config.data, bid=column_or_number(source.columns, config.data.bid)[0])
+    config = replace(config, data=data)
     if previous is not None:
-        previous.check_data(config.data)
+        previous.check_data(data)
     named = [column for option in (*FEATURES, "keep") for column in getattr(data, option)]
     check_columns([*(column for _, column in data.roles), *named], source.columns, source.name)
     work = folder / _UNFINISHED
     shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     try:
         work.mkdir(parents=True)
-        _fill(work / "store", source.local(work), data, config, previous, show)
+        _fill(work / "store", source.local(work), config, previous, show, first)
         shutil.rmtree(folder / "store", ignore_errors=True)
         (work / "store").rename(folder / "store")
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress) -> None:
+def _fill(
+    folder: Path, source: Source, config: Config, previous: Previous | None, show: Progress, first: First
+) -> None:
     """Three passes: roles and facts of all rows, vocabularies of training rows, ids."""
+    data = config.data
     bags = dict.fromkeys(data.bag, data.bag_separator) if previous is None else previous.bags
     name, facts = source.name, Facts(source, bags=bags)
     known, hashes = list[dict[str, Any]](), list[NDArray[np.uint64]]()
@@ -199,7 +206,7 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     elif combines(config):
         show("reading", 0.85, "looking for combinations of columns")
         train, valid = (_sampled(store, part, rows, parts[part].rows) for part in SPLITS[:2])
-        crosses = with_crosses(encoders[0], train, valid, min_count).crosses
+        crosses = with_crosses(encoders[0], train, valid, min_count, first).crosses
         for at, writer in enumerate(stores):
             encoders[at] = relearned(encoders[at], crosses, writer.written("train", "features"), min_count)
             _widen(writer, encoders[at])
