@@ -78,8 +78,9 @@ def log():
     return Log()
 
 
-def test_a_row_alone_has_the_ctr_that_it_has_among_others(log):
-    model = CTRClassifier("logistic_regression", recipe="log_loss", epochs=1, random_state=0).fit(log.X, log.y)
+@pytest.mark.parametrize("name", ["logistic_regression", "deepfm", "dcnv2"])
+def test_a_row_alone_has_the_ctr_that_it_has_among_others(log, name):
+    model = CTRClassifier(name, recipe="log_loss", epochs=1, random_state=0).fit(log.X, log.y)
     ctr = model.predict_proba(log.X[:50])
     assert all(model.predict_proba(log.X[at : at + 1])[0].tolist() == ctr[at].tolist() for at in range(50))
 

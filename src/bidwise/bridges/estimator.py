@@ -25,6 +25,7 @@ from bidwise.study.search import budget, searched
 from bidwise.study.served import Served, trained
 from bidwise.table.config import Config, resolved
 from bidwise.table.crosses import with_crosses
+from bidwise.table.model import logits_in_blocks
 from bidwise.table.plan import candidates, combines, recipes
 from bidwise.table.prepare import CAP
 from bidwise.values import Floats
@@ -52,7 +53,6 @@ OF_SEVERAL = ("auto", "ensemble", "distilled")  # several models; other names ar
 OF_MODEL = ("embedding", "hidden", "dropout", "cross")
 OF_TRAINING = ("lam", "members", "epochs", "batch_size", "learning_rate", "l2")
 _LEAST = 10  # clicks, and other ads, that validation rows need
-_BLOCK = 65_536  # rows that are predicted at once
 
 
 class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -178,7 +178,6 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         cardinalities = [field.cardinality for field in self.encoder_.fields]
         known = {"cardinalities": cardinalities, "plain": plain, "seed": seed, "device": self.device}
         served = _served(config, ads(train), None if valid is None else ads(valid), metric="log_loss", **known)
-        # double: a row has the same CTR by itself and in a batch
         self.recipe_, self.model_ = served.recipe, served.model.cpu().double().eval()
         return self
 
@@ -186,9 +185,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Logits of the click, calibrated."""
         check_is_fitted(self)
         features = torch.from_numpy(self.encoder_.encode(self._frame(X, reset=False)).ids)
-        with torch.inference_mode():
-            blocks = [self.model_(block) for block in torch.split(features, _BLOCK)]
-        return np.asarray(torch.cat(blocks))
+        return logits_in_blocks(self.model_, features).numpy()
 
     def predict_proba(self, X: Any) -> Floats:
         """One minus CTR, and CTR, ``(rows, 2)``."""

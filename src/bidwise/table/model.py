@@ -140,25 +140,29 @@ class Model:
         features = torch.from_numpy(np.asarray(ids))
         if not len(features):
             return np.zeros(0)
-        with one_thread():
-            parts = torch.split(features, _STRETCH)
-            logits = list(ahead(self._logits, parts, cores()) if len(parts) > 1 else map(self._logits, parts))
-        ctr: Floats = ctr_of(torch.cat(logits)).double().numpy()
+        ctr: Floats = ctr_of(logits_in_blocks(self.network, features)).double().numpy()
         if not np.isfinite(ctr).all():
             fix = "the model's weights overflow; train again, with a lower learning rate"
             row = int((~np.isfinite(ctr)).argmax())
             raise BadRow("ctr", row, f"{ctr[row]}, which is no CTR: {fix}")
         return ctr
 
-    def _logits(self, features: torch.Tensor) -> torch.Tensor:
-        """Logits, a block of the same height at a time: the last one is filled up with rows of ids 0."""
-        device = next(self.network.parameters()).device
+
+def logits_in_blocks(network: nn.Module, features: torch.Tensor) -> torch.Tensor:
+    """Logits of rows of ids, a block of the same height at a time, the last one filled up with rows of ids 0: those of
+    a row do not depend on the others."""
+    device = next(network.parameters()).device
+
+    def logits(part: torch.Tensor) -> torch.Tensor:
         torch.set_num_threads(1)
-        height, rows = HEIGHT[device.type], len(features)
-        features = nn.functional.pad(features, (0, 0, 0, -rows % height))
+        height, rows = HEIGHT[device.type], len(part)
+        filled = nn.functional.pad(part, (0, 0, 0, -rows % height))
         with torch.inference_mode():
-            logits = [self.network(part.to(device)) for part in torch.split(features, height)]
-        return torch.cat(logits)[:rows].cpu()
+            return torch.cat([network(block.to(device)) for block in torch.split(filled, height)])[:rows].cpu()
+
+    with one_thread():
+        parts = torch.split(features, _STRETCH)
+        return torch.cat(list(ahead(logits, parts, cores()) if len(parts) > 1 else map(logits, parts)))
 
 
 @contextmanager
