@@ -33,7 +33,7 @@ from bidwise.table.prepare import Prepared, prepare
 from bidwise.training.validation import logits_across
 
 ENSEMBLE, DISTILLED = "ensemble of four", "distilled"
-LAMS = {"log_plus": (3.0, 30.0, 300.0), "log_weighted": (3.0, 30.0, 300.0), "log_teacher": (3.0, 30.0, 300.0)}
+LAMS = {"log_plus": (3.0, 30.0, 300.0), "log_weighted": (3.0, 30.0, 300.0), "log_teacher": (30.0, 300.0)}
 POINTWISE = ("sqrt_bid_weighted", "bid_weighted")
 SEEDS = "20-22"  # no setting was chosen on them
 

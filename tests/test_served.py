@@ -62,6 +62,8 @@ def test_an_ensemble_serves_the_calibrated_mean_logit():
     torch.testing.assert_close(Ensemble(models)(ids), mean)
     torch.testing.assert_close(Ensemble(models, slope=0.5, intercept=-2.0)(ids), 0.5 * mean - 2)
     assert torch.equal(Ensemble(models[:1])(ids), models[0](ids))  # one as it is, to the last bit
+    mixed = Ensemble([*models, Constant(2.0)])  # half each: three of one class, one of another
+    torch.testing.assert_close(mixed(ids), mean / 2 + 1)
     with pytest.raises(bidwise.InputError, match="models must contain at least one model, found none"):
         Ensemble([])
 

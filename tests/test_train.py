@@ -456,6 +456,7 @@ BAD = {
     "position beyond slots": ({"position": "brand_id", "slots": "1,0.5"}, {}, r"position must be a whole number from"),
     "sampling rate": ({"sampling_rate": 1.5}, {}, r"sampling_rate must be in \(0, 1\], found 1.5"),
     "sampled auctions": ({"sampling_rate": 0.5, "auction": "auction"}, {}, r"^auction cannot be combined with sampl"),
+    "size of real auctions": ({"auction_size": 9, "auction": "auction"}, {}, r"^auction_size cannot be combined"),
     "number for text": ({"epochs": "many"}, {}, r"^epochs must be a number, found 'many'"),
     "negative epochs": ({"epochs": -1}, {}, r"epochs must be finite and above 0, found -1"),
     "teacher out of range": ({"teacher": "age"}, {}, r"row \d+ .*column 'age': found .*; a CTR must be in \[0, 1\]"),

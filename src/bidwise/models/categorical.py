@@ -4,6 +4,7 @@ mean of several."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -162,7 +163,8 @@ class DCNv2(nn.Module):
 class Ensemble(nn.Module):
     """slope · mean_k logit_k + intercept: the mean logit of its members, calibrated (Platt, 1999).
 
-    An ensemble of one with a slope and an intercept is a calibrated model.
+    Of members of several classes, such as four networks and a regression, every class counts the same. An ensemble of
+    one with a slope and an intercept is a calibrated model.
 
     Args:
         models: the members; each returns logits ``(ads,)`` of the same features.
@@ -197,7 +199,8 @@ class Ensemble(nn.Module):
         self.register_buffer("intercept", torch.tensor(intercept, dtype=torch.float64))
 
     def forward(self, features: Tensor) -> Tensor:
-        pairs = zip(self.models, self.widths, strict=True)
-        logits = [model(features if width is None else features[:, :width]) for model, width in pairs]
-        mean: Tensor = sum(logits) / len(logits)
+        logits: dict[type, list[Any]] = {}
+        for model, width in zip(self.models, self.widths, strict=True):
+            logits.setdefault(type(model), []).append(model(features if width is None else features[:, :width]))
+        mean: Tensor = sum(sum(each) / len(each) for each in logits.values()) / len(logits)
         return mean * self.slope.to(mean) + self.intercept.to(mean)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
@@ -139,11 +137,8 @@ def described(prepared: Prepared, device: str) -> str:
         *training,
         *(f"Note: {note}" for note in (*table_notes(facts, config), *table_doubts(facts))),
     ]
-    for metrics in sorted((prepared.folder / "fits").glob("*/metrics.jsonl")):
-        if not metrics.with_name("result.json").is_file():
-            last, name = metrics.read_text(encoding="utf-8").splitlines()[-1:], metrics.parent.name
-            with suppress(LookupError, TypeError, ValueError):  # the checkpoint decides
-                lines += [f"Training: {name} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
+    begun = [metrics.parent for metrics in sorted((prepared.folder / "fits").glob("*/metrics.jsonl"))]
+    lines += [f"Training: {fit.name} resumes" for fit in begun if not (fit / "result.json").is_file()]
     return "\n".join(lines)
 
 

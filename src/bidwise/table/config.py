@@ -79,8 +79,10 @@ class Data:
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
             raise InputError(f"must be in (0, 1], found {self.sampling_rate}", argument="sampling_rate")
         if (self.sampling_rate or 1) < 1 and self.auction:
-            words = "cannot be combined with {}: auctions that lack ads have other winners; remove it"
+            words = "cannot be combined with {}: sampled auctions lack ads"
             raise InputError(words, argument="auction", others=["sampling_rate"])
+        if self.auction and self.auction_size != type(self).auction_size:
+            raise InputError("cannot be combined with {}", argument="auction_size", others=["auction"])
         slot_multipliers(self.slots)
         if self.position is not None and len(self.slots) < 2:
             words = "needs slots, the multiplier of each slot, such as --slots 1,0.8,0.6; found none"
@@ -168,6 +170,7 @@ class Train:
         given = {name: value for name, value in vars(self).items() if value is not None}
         check_name("metric", self.metric, CRITERIA)
         elsewhere = {"recipe": self.recipe in (AUTO, DISTILLED), "budget_seconds": bool(self.budget_seconds)}
+        elsewhere["crosses"] = not self.crosses
         for name in [name for name, wrong in elsewhere.items() if wrong and self.continue_from is not None]:
             raise InputError("cannot be combined with --continue; remove it", argument=name)
         check_whole("members", given.get("members", 2), 2)
