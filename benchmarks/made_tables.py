@@ -96,6 +96,8 @@ class Kind:
     smooth: bool = (
         False  # in pairs and triples numbers act by a wave of their own for every value, else by their eighth
     )
+    factors: int = 0  # effects of pairs are products of vectors of so many normals, else independent
+    boxes: int = 0  # in place of triples: effects of boxes, one to four numbers each above or below a bound of its own
     days: int = 0  # 0: no times
     drift: float = 0.0  # share of the variance of main effects that walks from day to day
     arriving: tuple[str, ...] = ()  # columns whose values are born and die
@@ -234,6 +236,44 @@ KINDS = {
     ),
 }
 
+KINDS |= {  # drawn when all settings had been chosen, and measured once
+    "boxes": Kind(
+        shares=(0.1, 0, 0.85, 0.05),
+        rate=0.08,
+        columns={},
+        numbers=dict.fromkeys((f"x{i}" for i in range(20)), "step"),
+        pairs=(),
+        triples=(),
+        bids=(0, 0, 0.7),
+        bidders=(),
+        boxes=30,
+    ),
+    "tastes": Kind(
+        shares=(0.45, 0.5, 0, 0.05),
+        rate=0.05,
+        columns={"reader": (4_000, "town", 0.6), "town": (200, None, 0.4), "article": (1_500, "author", 0.8)}
+        | {"author": (150, None, 0.6), "weekday": (7, None, 0.2), "system": (5, None, 0.3)},
+        numbers={"age": "hump"},
+        pairs=(("reader", "article"), ("town", "author")),
+        triples=(),
+        bids=(0.4, 0.3, 0.2),
+        bidders=("article", "author"),
+        days=10,
+        factors=4,
+    ),
+    "idle": Kind(
+        shares=(0.7, 0.2, 0, 0.1),
+        rows=75_000,
+        columns={f"c{i}": (4 + 60 * i, None, 0.6 if i % 5 == 0 else 0.0) for i in range(30)},
+        numbers={"n0": "wave", "n1": "line"},
+        pairs=(("c0", "c5"), ("c5", "c10")),
+        triples=(),
+        bids=(0.3, 0, 0.4),
+        bidders=("c25",),
+        days=7,
+    ),
+}
+
 
 def make_table(kind: str, seed: int) -> pl.DataFrame:
     """The features, then ``click``, ``bid``, ``truth``, the true CTR, and ``time``; every seed has effects of its own.
@@ -246,6 +286,8 @@ def make_table(kind: str, seed: int) -> pl.DataFrame:
     ads = Ads.drawn(settings, times.astype(np.int64), random)
     sums = [ads.main(random)]
     sums += [sum((ads.joint(g, random) for g in groups), none) for groups in (settings.pairs, settings.triples)]
+    if settings.boxes:
+        sums[2] = ads.boxed(random)
     sums += [random.standard_normal(settings.rows) if settings.shares[3] else none]
     parts = [np.sqrt(share) * (x - x.mean()) / x.std() for share, x in zip(settings.shares, sums, strict=True) if share]
     truth = _with_mean(settings.spread * np.sum(parts, axis=0), settings.rate)
@@ -317,8 +359,23 @@ class Ads:
         phase = 3 * self.effects(tuple(name for name in group if name not in numbers), random)
         return np.sqrt(2) * np.sin(phase + sum(random.uniform(0.7, 2) * self.numbers[name] for name in numbers))
 
+    def boxed(self, random: np.random.Generator) -> Floats:
+        """The sum of the effects of all boxes that a row is in."""
+        total, names = np.zeros(len(self.day)), [*self.numbers]
+        for _ in range(self.kind.boxes):
+            inside = np.ones(len(total), bool)
+            for name in random.choice(names, random.integers(1, 5), replace=False):
+                inside &= (self.numbers[name] > random.normal(0, 0.7)) == (random.random() < 0.5)
+            total += random.standard_normal() * inside
+        return total
+
     def effects(self, group: tuple[str, ...], random: np.random.Generator) -> Floats:
         """A standard normal for every combination of values that occurs, added up over the values of a bag."""
+        if self.kind.factors and len(group) == 2:
+            vectors = [
+                random.standard_normal((self.codes[x].max() + 1, self.kind.factors))[self.codes[x]] for x in group
+            ]
+            return (vectors[0] * vectors[1]).sum(1) / np.sqrt(self.kind.factors)
         rows, bag = np.arange(len(self.day)), next((name for name in group if name in self.bags), None)
         joint = np.zeros(len(rows), dtype=np.int64)
         if bag:

@@ -22,7 +22,7 @@ import torch
 
 import bidwise
 from benchmarks.harness import RESULTS, read, write
-from benchmarks.rivals import CHOSEN_ON, NEW, Rows
+from benchmarks.rivals import CHOSEN_ON, Rows
 from bidwise.evaluation.metrics import log_losses
 from bidwise.study.recipe import BASELINE, SOLVED, Recipe
 from bidwise.study.search import budget, searched
@@ -91,7 +91,7 @@ def scores(served: Served, rows: Rows, test: torch.Tensor) -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    kinds, seeds = [*sys.argv[1:], *(",".join(CHOSEN_ON + NEW), SEEDS)[len(sys.argv) - 1 :]]
+    kinds, seeds = [*sys.argv[1:], *(",".join(CHOSEN_ON), SEEDS)[len(sys.argv) - 1 :]]
     first, last = (seeds.split("-") * 2)[:2]
     for seed, kind in ((s, k) for s in range(int(first), int(last) + 1) for k in kinds.split(",")):
         known = read("welfare_losses") if (RESULTS / "welfare_losses.csv").exists() else []
