@@ -196,6 +196,14 @@ def test_quoted_intervals_are_in_the_tables_of_the_committed_runs(page):
     assert [interval for interval in quoted if interval not in words_of("docs/results/tables.md")] == []
 
 
+def test_the_guide_quotes_the_coverage_of_pooled_welfare():
+    found = [float(row["covered_where_enough"]) for row in measured_rows("pooled")]
+    known = [100 * x for x in found if x == x]  # NaN: too few in all simulations
+    good, low = [x for x in known if x >= 93.5], [x for x in known if x < 93.5]
+    words = f"{min(good):.0f} to {max(good):.0f} % in {len(good)} of {len(known)} simulated settings"
+    assert f"{words}, and {min(low):.0f} and {max(low):.0f} % in two" in words_of("docs/guides/evaluate.md")
+
+
 def test_documents_stay_short():
     """One person can read them in an afternoon; generated pages do not count."""
     assert len(words_of("README.md").split()) <= 700
