@@ -38,7 +38,6 @@ DOCUMENTS = ["README.md", "CONTRIBUTING.md", *DOCS]
 OWN_TESTS = ("docs/start/tutorial.md", "docs/guides/serving.md", "docs/guides/sklearn.md")  # they need files
 LIGHTNING = "docs/guides/lightning.md"
 PROGRAMS = ((app, "bidwise"), (paper_app, "python -m paper"))
-RAN = {"blocks": 0, "commands": 0}
 
 
 @pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -58,7 +57,6 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
     }
     for block in python_blocks(page):
         exec(block, names)  # the documents are ours
-        RAN["blocks"] += 1
         if isinstance(names.get("loss"), torch.Tensor):
             assert torch.isfinite(names["loss"])
 
@@ -75,7 +73,6 @@ def commands(page):
 def test_commands_have_options_that_exist(page):
     for tool, words in commands(page):
         tool.parse_args(words, exit_on_error=False, print_error=False)
-        RAN["commands"] += 1
 
 
 @pytest.mark.parametrize("page", [page for page in DOCUMENTS if page not in GENERATED])  # runs name old commands
@@ -93,7 +90,6 @@ def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, 
     for kind, block in re.findall(r"```(python|bash)\n(.*?)```", text, flags=re.DOTALL):
         if kind == "python":
             exec(block, {})  # the documents are ours
-            RAN["blocks"] += 1
         else:
             words = shlex.split(block)[1:]
             words += ["--budget-seconds", "0", "--set", "train.epochs=2"] if words[0] == "train" else []
@@ -101,15 +97,6 @@ def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, 
             command(*bound.args, **bound.kwargs)
     assert "new" in capsys.readouterr().out
     assert {"report.html", "result.json"} <= {path.name for path in Path("evaluation").iterdir()}
-
-
-def test_how_much_of_the_documents_ran(capsys):
-    """Last of its kind: says how much the tests above ran, where all of them did."""
-    with capsys.disabled():
-        print("\nDocuments: " + ", ".join(f"{count} {kind}" for kind, count in RAN.items()) + " ran")
-    elsewhere = (*OWN_TESTS[1:], LIGHTNING)
-    blocks = sum(len(python_blocks(page)) for page in DOCUMENTS if page not in elsewhere)
-    assert RAN["blocks"] in (0, blocks, blocks + len(python_blocks(LIGHTNING)))
 
 
 def test_every_named_loss_is_on_its_page():

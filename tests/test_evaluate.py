@@ -170,7 +170,7 @@ def test_a_log_without_its_unclicked_ads_is_doubted_first():
     found = evaluate(table | {"fine": table["fine"] / 5})
     first = str(found).splitlines()[0]
     assert first.startswith("fine predicts 0.2")
-    assert first.endswith("times the observed clicks: is --weight or --sampling-rate missing?")
+    assert first.endswith("times the observed clicks: is --weight missing or wrong?")
     weights = {"w": np.where(table["click"], 1.0, 10.0)}
     assert str(evaluate(table | weights, weight="w")).startswith("Ads without a click weigh 10 times as much, so")
     assert list(doubts(evaluate(table | {"w": np.ones(1800)}, weight="w"))) == list(doubts(evaluate(table))) == []
@@ -460,6 +460,7 @@ def test_doubts_are_raised():
     assert evaluate(twice).doubts[0].count == 3000
     assert doubted({k: x for k, x in twice.items() if k != "auction"}, auction=None, auction_size=4) == ["copies"]
     assert doubted(table | {"truth": table["click"]}, truth="truth") == ["truth_is_click"]
+    assert doubted(table | {"truth": np.full(3000, 0.9)}, truth="truth") == ["truth_off"]
     assert doubted(table | {"fine": 0.1 + 0.8 * table["click"]}) == ["too_good"]
     assert doubted(table | {"fine": table["rough"]}) == ["same"]
     assert doubted(table | {"fine": np.full(3000, 0.2)}) == ["constant"]

@@ -59,6 +59,9 @@ def test_a_value_that_tells_the_clicks_stops_training(tmp_path):
     facts = prepared(table.with_columns(refund=refund), tmp_path / "kept", **{"data.keep": ["refund"]}).facts
     assert facts.telling["refund"].click_rate == 1
     assert facts.leaks == {}
+    value = pl.Series(np.where(refund == "yes", random.random(len(table)), np.nan))  # in each bin of it too few ads
+    with pytest.raises(bidwise.InputError, match=r"100 % of .* ads with 'value' filled in"):
+        prepared(table.with_columns(value=value), tmp_path / "value")
 
 
 def test_a_value_that_is_never_clicked_is_a_warning(tmp_path):

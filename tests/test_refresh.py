@@ -223,6 +223,7 @@ def test_what_cannot_go_on_is_refused(first, tmp_path):
     cases = [
         ({"continue_from": tmp_path / "none"}, "continue_from must be the folder of a finished run of bidwise train"),
         ({"continue_from": first, "model": "deepfm"}, "must be a run of the same model"),
+        ({"continue_from": first, "recipe": "ensemble"}, "must be a run of the same model, found 1"),
         ({"continue_from": first, "recipe": "auto"}, "recipe cannot be combined with --continue"),
         ({"continue_from": first, "crosses": False}, "crosses cannot be combined with --continue"),
         ({"continue_from": first, "loss": "distilled"}, "loss must need no teacher"),

@@ -100,6 +100,7 @@ def evaluations():
     yield of({name: np.repeat(column, 2) for name, column in table.items()})
     yield of(pool | {name: np.repeat(pool[name][:4500], 2) for name in pool}, auction_size=8)
     yield of(table | {"truth": table["click"]}, truth="truth")
+    yield of(table | {"truth": np.full(5400, 0.9)}, truth="truth")
     yield of(table | {"w": np.where(table["click"], 1, 10)}, weight="w")
     yield of(table | {"fine": 0.1 + 0.8 * table["click"]})
     yield of(table | {"fine": 1 / (1 + np.exp(-table["truth"]))})

@@ -55,6 +55,11 @@ class Constant(nn.Module):
         return self.bias.expand(len(features))
 
 
+def test_a_regression_is_not_solved_for_a_loss_over_pairs():
+    assert not replace(SOLVED, loss="log_plus").solved
+    assert replace(SOLVED, loss="bid_weighted").solved
+
+
 def test_an_ensemble_serves_the_calibrated_mean_logit():
     models = [SparseLogisticRegression(VALUES, std=1.0, seed=seed) for seed in range(3)]
     ids = ads_of(50).features

@@ -510,6 +510,9 @@ def test_files_and_folders_that_cannot_be_used(run, table, tmp_path):
         train(table, out=tmp_path / "other", **told)
     with pytest.raises(bidwise.InputError, match="which has a run of another kind"):
         train(table, out=run.folder / "evaluation", **told)
+    (tmp_path / "test.parquet").write_text("my own")
+    with pytest.raises(bidwise.InputError, match=r"new folder, found .* with test.parquet in it"):
+        train(table, out=tmp_path, **told)
     assert not (tmp_path / "run").exists()
 
 
@@ -633,7 +636,7 @@ def test_a_few_absurd_bids_leave_training_as_it_is(tmp_path):
     assert facts.mean_bid == pytest.approx(np.minimum(train_bids, 100 * np.median(train_bids)).mean())
     assert (facts.capped_bids, facts.largest_bid) == (many, 1e6)
     said = " ".join(table_notes(facts, found["absurd"].settings))
-    note = f"{many} bids above 100 times the median, {facts.median_bid:.3g}, count as {facts.bid_cap:.3g} in training"
+    note = f"{many} bids above 100 times the median ({facts.median_bid:.3g}): {facts.bid_cap:.3g} counts in training"
     assert note in said
     assert "The largest bid is 1e+06; in the test every bid counts in full." in said
     assert note in (tmp_path / "absurd" / "report.html").read_text()

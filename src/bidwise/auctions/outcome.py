@@ -41,10 +41,6 @@ def _enough(rival: Tensor, quality: Tensor, reserve: float) -> Tensor:
     return (rival / quality).where(quality > 0, 0.0).clamp(min=reserve)
 
 
-def _gsp(sale: Sale) -> Tensor:
-    return _enough(sale.rival, sale.quality, sale.reserve)
-
-
 def _vcg(sale: Sale) -> Tensor:
     total = torch.zeros_like(sale.bid)
     drops = sale.alpha - torch.nn.functional.pad(sale.alpha[1:], (0, 1))
@@ -53,11 +49,11 @@ def _vcg(sale: Sale) -> Tensor:
     return (total / sale.alpha).clamp(min=sale.reserve)  # which rounding can undercut
 
 
-def _first_price(sale: Sale) -> Tensor:
-    return sale.bid
-
-
-PRICINGS: dict[str, Callable[[Sale], Tensor]] = {"gsp": _gsp, "vcg": _vcg, "first_price": _first_price}
+PRICINGS: dict[str, Callable[[Sale], Tensor]] = {
+    "gsp": lambda sale: _enough(sale.rival, sale.quality, sale.reserve),
+    "vcg": _vcg,
+    "first_price": lambda sale: sale.bid,
+}
 
 
 class Ties(NamedTuple):

@@ -28,7 +28,7 @@ def try_it(*, out: Path = Path("bidwise-try")) -> None:
     from bidwise.evaluation.result import check_folder
 
     check_folder(out)
-    started = time.perf_counter()
+    started, table = time.perf_counter(), out / "ads.csv"
     random = torch.Generator().manual_seed(0)
     market = bidwise.data.WORLDS["misspecified_rare"].market(random)
     train, test = market.ads(TRAIN, random), market.auctions(AUCTIONS, SIZE, random)
@@ -40,25 +40,16 @@ def try_it(*, out: Path = Path("bidwise-try")) -> None:
             fitted = bidwise.fit(model, train, loss="log_loss", epochs=EPOCHS, batch_size=512, learning_rate=1e-2)
             columns[name] = bidwise.predict(fitted.model, test.features)
         out.mkdir(parents=True, exist_ok=True)
-        pl.DataFrame({name: column.numpy() for name, column in columns.items()}).write_csv(out / "ads.csv")
-        found = bidwise.evaluate(
-            out / "ads.csv",
-            ctr=list(models),
-            click="click",
-            bid="bid",
-            auction="auction",
-            out=out,
-            progress=bars.show,
-        )
+        pl.DataFrame({name: column.numpy() for name, column in columns.items()}).write_csv(table)
+        roles = {role: role for role in ("click", "bid", "auction")}
+        found = bidwise.evaluate(table, ctr=list(models), **roles, out=out, progress=bars.show)
     (out / ".gitignore").write_text("*\n", encoding="utf-8")
     say(f"A logistic regression, old, and a small network, new, were trained on {TRAIN:,} simulated ads.")
     say(f"They are compared in {AUCTIONS:,} further auctions of {SIZE} ads.\n\n{found}\n")
     print(
         f"This took {time.perf_counter() - started:.0f} s. The page: {out / 'report.html'}. On your own predictions:\n"
     )
-    print(
-        f"  bidwise evaluate {out / 'ads.csv'} --ctr old new --click click --bid bid --auction auction --out evaluation"
-    )
+    print(f"  bidwise evaluate {table} --ctr old new --click click --bid bid --auction auction --out evaluation")
 
 
 def evaluate(table: str, /, *, options: EvaluationOptions, out: Path) -> None:

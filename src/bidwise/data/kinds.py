@@ -263,8 +263,8 @@ class Facts:
                 raise InputError(f"{self.source.name}: column {name!r} must contain numbers to be numeric, found {odd}")
             return self._numbers(name, "named as numeric")
         if commas:
-            fix = "write them without it, or name the column --categorical"
-            return self._column(name, DROPPED, f"numbers with a comma, which may separate thousands; {fix}")
+            fix = "write decimals with a point, thousands without a comma, or name the column --categorical"
+            return self._column(name, DROPPED, f"numbers with a comma; {fix}")
         if dtype == pl.Boolean:
             return category("true or false")
         numbers -= seen.hashlike if 2 * seen.decimals < numbers else 0

@@ -45,6 +45,12 @@ def doubts_of(ads: AdTable, models: Mapping[str, ModelMetrics]) -> Iterator[Doub
             yield Doubt("sampled", value=ratio)
     if ads.truth is not None and np.array_equal(ads.truth, ads.clicks):
         yield Doubt("truth_is_click")
+    elif ads.truth is not None and ads.position is None:
+        ratio = float(
+            np.average(ads.truth, weights=ads.weights) / max(np.average(ads.clicks, weights=ads.weights), 1e-9)
+        )
+        if _off(ratio, clicks):
+            yield Doubt("truth_off", value=ratio)
     seen: dict[bytes, str] = {}
     for model, metrics in models.items():
         ctr, ratio = ads.ctr[model], metrics.predicted_over_observed
@@ -59,8 +65,13 @@ def doubts_of(ads: AdTable, models: Mapping[str, ModelMetrics]) -> Iterator[Doub
             yield Doubt("units", model, unit, value=ratio)
         elif ctr.min() >= 0.5 and look_like_ctr(torch.logit(torch.from_numpy(ctr)), torch.from_numpy(ads.clicks)):
             yield Doubt("sigmoid_twice", model)
-        elif not 0.5 <= ratio <= 2 and abs(ratio - 1) * clicks > 4 * math.sqrt(max(ratio, 1) * clicks):  # not by chance
+        elif _off(ratio, clicks):
             yield Doubt("off", model, value=ratio)
+
+
+def _off(ratio: float, clicks: int) -> bool:
+    """Whether so many times the observed clicks are far off, and not by chance."""
+    return not 0.5 <= ratio <= 2 and abs(ratio - 1) * clicks > 4 * math.sqrt(max(ratio, 1) * clicks)
 
 
 def _copies(ads: AdTable) -> int:

@@ -76,7 +76,7 @@ def evaluate(
     assert metrics is not None
     references = _references(metrics)
     units |= references
-    among = [(model, name) for name in references for model in models] + [(name, base) for name in references]
+    among = [(model, name) for name in references for model in numbers] + [(name, base) for name in references]
     against = [(model, other) for model, other in pairs if other == base]
     evaluation = Evaluation(
         models=numbers,

@@ -200,7 +200,7 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
             model=doubt.model,
             other=doubt.other,
             value=f"{doubt.value:.4g}",
-            missing="--sampling-rate" if "weight" in options else "--weight or --sampling-rate",
+            missing="--weight" if doubt.value < 1 else "--sampling-rate",
             clicks=f"Only {counted(doubt.count, 'click')}" if doubt.count else "No click",
             rows=counted(doubt.count, "row"),
             ads=counted(evaluation.ads, "ad"),
@@ -210,15 +210,16 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
 
 DOUBTS = {
     "few_clicks": "{clicks} in {ads}: too few to judge a model.",
-    "copies": "{rows} equal an earlier one of {where} in bid, click and predictions: were they logged twice?",
-    "sampled": "Ads without a click weigh {value} times as much, so auctions lack rivals: evaluate without --auction.",
+    "copies": "{rows} repeat an earlier one of {where} in bid, click and predictions: were they logged twice?",
+    "sampled": "Ads without a click weigh {value} times as much, so auctions lack rivals: leave --auction out.",
     "truth_is_click": "The true CTR equals the clicks: is it a probability?",
+    "truth_off": "The true CTR adds up to {value} times the observed clicks: is it the right column?",
     "too_good": "{model} has an AUC of {value}, which is too good to be true: did it see these clicks?",
     "constant": "{model} predicts {value} for every ad: bids decide, and by GSP a winner pays the next bid.",
     "equal_bids": "{model} predicts {value} for every ad and all bid the same: winners are random and pay their bid.",
     "same": "{model} and {other} have the same predictions: is a column named twice?",
     "units": "{model} predicts {value} times the observed clicks: are its predictions {other}?",
-    "off": "{model} predicts {value} times the observed clicks: is {missing} missing?",
+    "off": "{model} predicts {value} times the observed clicks: is {missing} missing or wrong?",
     "sigmoid_twice": "{model} looks like the sigmoid of a CTR: was it applied twice?",
 }
 

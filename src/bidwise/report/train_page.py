@@ -49,7 +49,7 @@ def train_page(run: Run, key: str) -> RunPage:
     about = [ABOUT.get(name, NO_WORDS) for name in run.result.fits]
     (outcome, first), *lines = train_verdict(result)
     lead = "Oldest to newest; auctions are never cut." if facts.timed else "At random; auctions are never cut."
-    rare = f"Values seen less than {facts.min_count} times in training count as rare; numbers are cut into bins."
+    rare = f"Values seen fewer than {facts.min_count} times in training count as rare; numbers are cut into bins."
     counts = [
         (f"{facts.splits['train'].ads:,}", "training ads"),
         *test_facts(evaluation),
@@ -137,8 +137,9 @@ def described(prepared: Prepared, device: str) -> str:
         *training,
         *(f"Note: {note}" for note in (*table_notes(facts, config), *table_doubts(facts))),
     ]
-    begun = [metrics.parent for metrics in sorted((prepared.folder / "fits").glob("*/metrics.jsonl"))]
-    lines += [f"Training: {fit.name} resumes" for fit in begun if not (fit / "result.json").is_file()]
+    if not (prepared.folder / "result.json").is_file():
+        begun = [metrics.parent for metrics in sorted((prepared.folder / "fits").glob("*/metrics.jsonl"))]
+        lines += [f"Training: {fit.name} resumes" for fit in begun if not (fit / "result.json").is_file()]
     return "\n".join(lines)
 
 
@@ -152,7 +153,7 @@ def _planned(prepared: Prepared) -> list[str]:
     lines = []
     if others:
         limit = config.train.budget_seconds or budget(ads, prepared.plain or len(prepared.store.fields))
-        cost = f"at most about {limit:.0f} CPU seconds; --budget-seconds changes that"
+        cost = f"in about {counted(round(limit), 'CPU second')}; --budget-seconds changes that"
         names.pop(0)
         lines.append(f"Search: up to {len(tried)} settings are tried, and the best two together, {cost}")
     if names:
@@ -180,13 +181,11 @@ def _search_table(search: Search) -> Table:
 
 
 def _search_lead(search: Search) -> str:
-    tried, epochs = len({each.setting for each in search.attempts}), f"{search.passes:g}"
-    lead = (
-        f"{tried} settings were compared on the same validation ads, in {epochs} epochs over the training ads in all."
+    tried, epochs = len({each.setting for each in search.attempts}), f"{sum(each.epochs for each in search.attempts):g}"
+    return (
+        f"{tried} settings were compared on the same validation ads, in {epochs} epochs over the training ads in all. "
+        "All recipes have the chosen settings."
     )
-    if not all(each.full for each in search.attempts):
-        lead += " Networks had a quarter of their epochs, then the best one all of them."
-    return lead + " All recipes have the chosen settings."
 
 
 def _columns_table(facts: TableFacts, fields: Mapping[str, int]) -> Table:

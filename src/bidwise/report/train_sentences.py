@@ -14,7 +14,7 @@ from bidwise.report.evaluation_sentences import doubts as test_doubts
 from bidwise.report.formatting import change, counted
 from bidwise.report.sections import setting
 from bidwise.study.compare import Choice, Power
-from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.recipe import BASELINE, ROUGHLY, Recipe
 from bidwise.table.config import REFRESHED, Config
 from bidwise.table.leaks import placements
 from bidwise.table.prepare import CAP, PREVIOUS
@@ -135,10 +135,10 @@ def _chosen(result: TrainResult) -> Iterator[str]:
     elif recipe.members > 1:
         yield f"{recipe.members} models were trained with {recipe.loss}; their mean logit is served."
     tried = 0 if result.search is None else len({each.setting for each in result.search.attempts})
-    if result.search is not None and result.search.leads:
+    if tried > 1 and result.search is not None and result.search.leads:
         yield f"Of {tried} settings, this one had the best validation {metric}: {settings}."
     else:
-        if tried:
+        if tried > 1:
             yield f"Too few validation clicks to tell {tried} settings apart, so the safer model was chosen."
         yield f"Its settings: {settings}."
     if fit.best.epoch >= recipe.epochs and recipe.schedule == "constant":
@@ -155,7 +155,7 @@ def _served(result: TrainResult) -> Iterator[str]:
         yield f"The tested model is served, {calibration}."
     else:
         yield f"The same recipe, trained again on all {result.refit:,} ads, is served, {calibration}."
-        yield "The test is of the model before that; the served one has not been tested."
+        yield "The test results are those of the model before that; the served one has not been tested."
 
 
 def _next(result: TrainResult) -> str:
@@ -180,8 +180,9 @@ def _next(result: TrainResult) -> str:
 def setting_words(recipe: Recipe) -> str:
     """The settings of a model: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
     options = [f"{name} {setting(value)}" for name, value in recipe.options.items()]
-    penalty = "a penalty for each column" if recipe.l2 is None else f"l2 {recipe.l2:g}"
+    penalty = f"l2 {ROUGHLY:g} / ads" if recipe.l2 is None else f"l2 {recipe.l2:g}"
     if recipe.solved:
+        penalty = "a penalty for each column" if recipe.l2 is None else penalty
         return ", ".join([recipe.model, *options, penalty, "solved by L-BFGS"])
     numbers = [penalty, counted(recipe.epochs, "epoch"), recipe.schedule, f"batch {recipe.batch_size}"]
     beside = ["next to the solved regression"] if recipe.beside else []
@@ -218,7 +219,7 @@ def table_notes(facts: TableFacts, config: Config) -> Iterator[str]:
         yield "All ads bid the same (--bid COLUMN): auctions rank by CTR, and welfare counts clicks."
     if facts.capped_bids:
         bids, cap = counted(facts.capped_bids, "bid"), f"{facts.bid_cap:.3g}"
-        yield f"{bids} above {CAP} times the median, {facts.median_bid:.3g}, count as {cap} in training and validation."
+        yield f"{bids} above {CAP} times the median ({facts.median_bid:.3g}): {cap} counts in training and validation."
         yield f"The largest bid is {facts.largest_bid:.3g}; in the test every bid counts in full."
 
 
@@ -256,7 +257,7 @@ def table_doubts(facts: TableFacts) -> Iterator[str]:
         return
     for column, share_unknown in refresh.unknown.items():
         unknown = f"{100 * share_unknown:.0f} %"
-        yield f"The run before did not know {unknown} of the values of {column!r}: are units and spelling the same?"
+        yield f"The previous run had not seen {unknown} of the values of {column!r}: are units and spelling the same?"
     first, until = facts.splits["train"].first, refresh.until
     if first is not None and until is not None and not _later(first, until):
         yield f"Rows from {first} on are older than the newest of the run before, {until}: are they the same rows?"

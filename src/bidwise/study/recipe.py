@@ -72,7 +72,7 @@ class Recipe:
     @property
     def solved(self) -> bool:
         """Whether it has a single optimum, which is found without batches."""
-        return self.embeddings == EXACT
+        return self.embeddings == EXACT and not has_lam(self.loss)
 
     @property
     def parts(self) -> list[Recipe]:
@@ -109,7 +109,7 @@ class Recipe:
             options = {name: value for name, value in options.items() if name in ("valid", "metric")}
             return fit_exact(model, ads, loss=function, l2=self.l2, prior=prior, show=show, **options)
         options |= {f.name: getattr(self, f.name) for f in fields(Options)}
-        options["embeddings"] = "lazy" if self.solved else self.embeddings
+        options["embeddings"] = "lazy" if self.embeddings == EXACT else self.embeddings
         options["l2"] = ROUGHLY / len(ads) if self.l2 is None else self.l2
 
         def progress(epoch: float) -> None:

@@ -68,11 +68,6 @@ class Search:
     budget: float = math.inf
 
     @property
-    def passes(self) -> float:
-        """Over the training ads, of all attempts together: their epochs."""
-        return sum(each.epochs for each in self.attempts)
-
-    @property
     def leads(self) -> bool:
         """Whether the chosen setting has the best metric of all trained in full, and is not just the safest."""
         values = {each.setting: each.value for each in self.attempts if each.full}

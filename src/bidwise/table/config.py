@@ -320,6 +320,9 @@ def open_run(out: str | Path, config: Config) -> Path:
     folder = check_writable(out)
     path = folder / "config.toml"
     if not path.exists() and not (folder / "result.json").exists():
+        for name in ("test.parquet", "report.html", "evaluation"):
+            if (folder / name).exists():
+                raise InputError(f"must be a new folder, found {folder} with {name} in it", argument="out")
         return folder
     sections = read_config(path) if path.exists() else {}
     if set(sections) != set(SECTIONS):

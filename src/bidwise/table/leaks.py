@@ -101,8 +101,9 @@ def _counts(ids: NDArray[np.int32], clicks: NDArray[Any], values: int) -> NDArra
 
 
 def _telling(column: Categorical | Numeric, counts: NDArray[np.float64]) -> Telling | None:
-    """The value with the most ads of those that are nearly all clicked, or never."""
-    (ads, clicked), (all_ads, all_clicked) = counts, counts.sum(1)
+    """The value with the most ads of those that are nearly all clicked, or never; the last is to have any value."""
+    counts = np.column_stack([counts, counts.sum(1) - counts[:, MISSING]])
+    (ads, clicked), (all_ads, all_clicked) = counts, counts[:, :-1].sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         rate, others = clicked / ads, (all_clicked - clicked) / (all_ads - ads)
         always = (ads >= _ADS) & (rate >= CLICKED) & (others <= OTHERS)
@@ -116,8 +117,8 @@ def _telling(column: Categorical | Numeric, counts: NDArray[np.float64]) -> Tell
 
 def _called(column: Categorical | Numeric, value: int) -> str:
     """The value of an id, for errors."""
-    if value < FIRST:
-        return f"{column.name!r} {'missing' if value == MISSING else 'rare'}"
+    if value < FIRST or value == column.field.values:
+        return f"{column.name!r} {'missing' if value == MISSING else 'rare' if value < FIRST else 'filled in'}"
     if isinstance(column, Categorical):
         return f"{column.name} = {column.vocabulary[value - FIRST]!r}"
     ends = [-math.inf, *column.edges, math.inf]

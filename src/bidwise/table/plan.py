@@ -68,7 +68,7 @@ def recipes(config: Config, baseline: Recipe, *, searched: bool = False) -> dict
     many = train.members or MEMBERS
     found = {BASELINE: baseline}
     if train.continue_from is not None:
-        return {REFRESHED: of(str(train.loss), members=train.members or 1)}
+        return {REFRESHED: of(str(train.loss), members=many if train.recipe == ENSEMBLE else 1)}
     if train.recipe == SINGLE:
         one = of(str(train.loss))
         return found | {one.loss: one} if searched or one.teacher else {one.loss: one}
