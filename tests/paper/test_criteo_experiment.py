@@ -144,10 +144,6 @@ def test_what_is_printed_is_what_is_trained():
     printed = dcn.loss_function
     assert (printed.options.reduction, printed.options.weighting, printed.lam) == ("sum", 3.0, dcn.lam)
     assert {recipe.lam for recipe, _ in planned(config)} == {None, 0.1, 1.0, 3.0, 5.0, 10.0}
-    with pytest.raises(bidwise.InputError, match="steps cannot be combined with epochs"):
-        CriteoConfig(steps=10, epochs=1)
-    with pytest.raises(bidwise.InputError, match="steps is of dcn"):
-        CriteoConfig(steps=10, models=("deepfm",))
 
 
 def test_as_printed_l2_is_as_strong_in_every_loss(store):
@@ -279,6 +275,8 @@ def test_another_store_or_configuration_is_refused(store, small, tmp_path):
         ({"precision": "float16"}, "precision must be one of float32, mixed"),
         ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
         ({"lams": ()}, "lams must name at least one, found none"),
+        ({"steps": 10, "epochs": 1}, "steps cannot be combined with epochs"),
+        ({"steps": 10, "models": ("deepfm",)}, "steps is of dcn"),
         ({"lams": (1.0, -1.0)}, "lams must be finite and above 0"),
     ],
 )

@@ -155,7 +155,6 @@ def test_example_2_1_is_1_72():
 
 def test_sides_allow_rounding_and_nothing_more():
     assert Sides(1.0 + 1e-12, 1.0, "<=").holds
-    assert not Sides(1.0 + 1e-6, 1.0, "<=").holds
     assert Sides(0.0, 1.0, "<=").holds
     assert not Sides(0.0, 1.0, "==").holds
     assert Sides(math.inf, math.inf, "==").holds
@@ -190,11 +189,11 @@ IN_UNITS = {  # statements about sums, with slopes that go with the unit of bids
 @pytest.mark.parametrize("unit", [1e-10, 1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("statement", IN_UNITS)
 def test_rounding_is_that_of_the_bids(statement, unit):
-    """True in every unit, and no longer where a side is off by a millionth of itself."""
-    for each in SEARCHED[:20]:
+    """True in every unit, and no longer if a side is off by a millionth of itself, or of the unit if it cancels."""
+    for each in SEARCHED:
         sides = IN_UNITS[statement](Instance(unit * each.bids, each.truth, each.prediction, each.teacher), 1 / unit)
         assert sides.holds
-        assert not sides.right or not replace(sides, left=sides.right + 1e-6 * abs(sides.right)).holds
+        assert not replace(sides, left=sides.right + 1e-6 * max(unit, abs(sides.right))).holds
 
 
 def test_bids_of_all_sizes_leave_an_equivalence_exact():
