@@ -512,6 +512,8 @@ def test_signed_logistic_and_hinge_collapse_to_a_covariance(instance, sigma):
 def test_variance_over_clicks_grows_with_squared_bids(instance, sigma):
     sides = theory.click_variance(instance, sigma=sigma)
     assert sides.holds
+    quiet = Instance(1e-5 * instance.bids, truth=instance.truth, prediction=instance.prediction)
+    assert theory.click_variance(quiet, sigma=sigma).holds  # both orders of its pairs nearly cancel
     louder = Instance(10 * instance.bids, truth=instance.truth, prediction=instance.prediction)
     assert theory.click_variance(louder, sigma=sigma / 10).right == pytest.approx(100 * sides.right, rel=1e-6)
     assert not sides.right or not replace(sides, right=2 * sides.right + sides.scale).holds
