@@ -222,6 +222,7 @@ WITHOUT = ("criteo_full",)  # one training, quoted on the page about the paper
 HEAD = """# Tables of the experiments
 
 This page is generated from `docs/results/*/result.json` by `python -m benchmarks.tables`. All data are simulated.
+Commands are today's; if a run was made by another, `environment.json` has it as `first_command`.
 
 Differences are model − log loss with 95 % intervals, in points of the optimum; for `recipes` and the runs in Criteo's
 shape in % of the baseline's welfare. *Calibrated*: after Platt scaling of both models on validation clicks."""

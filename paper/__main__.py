@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +15,10 @@ import bidwise
 from bidwise.cli.terminal import Bars, device_of, run_command
 from bidwise.report.formatting import counted
 from bidwise.run_folder import locked_folder
-from paper import criteo, criteo_text, pages, prepare_criteo, recipes, regimes, synthetic
-from paper.criteo_results import AS_PRINTED, CriteoConfig
+from paper import criteo, criteo_results, criteo_text, pages, prepare_criteo, recipes, regimes, synthetic
+from paper.criteo_results import CriteoConfig
 from paper.recipes import RecipesConfig
-from paper.synthetic_results import ReadingsConfig, RegimesConfig, SyntheticConfig
+from paper.synthetic_results import ReadingsConfig, RegimesConfig, SyntheticConfig, with_preset
 
 app = App(
     name="python -m paper",
@@ -52,10 +51,10 @@ def run_synthetic(
     Parameters
     ----------
     as_printed:
-        The paper's constants, losses, λs and sums, in place of these options.
+        The paper's constants, losses, protocol and sums, for options that are not given.
     """
     given = config or SyntheticConfig()
-    _experiment(synthetic.run, replace(given, **synthetic.AS_PRINTED) if as_printed else given, out, device)
+    _experiment(synthetic.run, with_preset(given, synthetic.AS_PRINTED) if as_printed else given, out, device)
 
 
 @app.command(name="readings")
@@ -63,8 +62,7 @@ def run_readings(*, out: Out, config: Annotated[ReadingsConfig | None, Flat] = N
     """Which of the paper's orderings hold under which reading? Its losses under eleven readings, in one table.
 
     Means and sums, 20 to 300 epochs, three spreads of bids, two initial weights, λ = 3 or tuned, and all as printed.
-    A quarter of an hour on two cores; an interrupted run resumes. Writes OUT/result.json, OUT/report.html and
-    OUT/figures.
+    Half an hour on two cores; an interrupted run resumes. Writes OUT/result.json, OUT/report.html and OUT/figures.
     """
     _experiment(synthetic.run_readings, config or ReadingsConfig(), out, device)
 
@@ -74,7 +72,7 @@ def run_regimes(*, out: Out, config: Annotated[RegimesConfig | None, Flat] = Non
     """Where does a welfare loss pay? Its gain over a tuned log loss, from one kind of market to another.
 
     Three maps: how wrong the model is and whether bids follow clicks; how far bids spread and how many ads compete; how
-    strong the teacher is. About ten minutes on a GPU; on two cores an hour and a half. An interrupted run resumes.
+    strong the teacher is. About ten minutes on a GPU; on two cores about half a day. An interrupted run resumes.
     Writes OUT/result.json, OUT/report.html and OUT/figures.
     """
     _experiment(regimes.run, config or RegimesConfig(), out, device)
@@ -107,10 +105,10 @@ def run_criteo(
     workers:
         Trainings at once.
     as_printed:
-        Models, losses, λs, repeats and sums of the paper, L2 and updates of DeepCTR, in place of these options.
+        Losses, λs, steps and sums of the paper, L2 and updates of DeepCTR, for options that are not given.
     """
     given = config or CriteoConfig()
-    given = replace(given, **AS_PRINTED) if as_printed else given
+    given = criteo_results.as_printed(given) if as_printed else given
     _experiment(partial(criteo.run, data=data, workers=workers), given, out, device)
 
 
@@ -171,9 +169,8 @@ def prepare(raw: Path, out: Path, /, *, options: Annotated[prepare_criteo.Option
     """
     with Bars() as bars:
         store = prepare_criteo.prepare(raw, out, options or prepare_criteo.Options(), progress=bars.show)
-    print(
-        f"{sum(store.splits.values()):,} ads" + (", with their true CTR" if "truth" in store.columns("train") else "")
-    )
+    known = ", with their true CTR" if "truth" in store.columns("train") else ""
+    print(f"{sum(store.splits.values()):,} ads{known}")
     for name, ads in store.splits.items():
         print(f"  {name:<6} {ads:>12,} ads, click rate {store.schema['click_rate'][name]:.4f}")
     print(f"\nWritten: {out}. Next: python -m paper criteo --data {out} --models deepfm --repeats 3 --out runs/criteo")

@@ -21,7 +21,7 @@ from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
 from bidwise.run_folder import load
-from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.training.run import matmul_precision
 from bidwise.training.validation import logits_of, predict
 from bidwise.workers import Progress, Show
@@ -156,6 +156,14 @@ class Measured:
 Trained = Mapping[str, Measured]  # by selection: the last weights, and those with the best validation log loss
 
 
+def loss_of(recipe: Recipe) -> nn.Module:
+    """The loss; if pairs are added up, so are log losses without lam, for L2 and Adam's epsilon to be as strong."""
+    loss = recipe.loss_function
+    if recipe.sums and not has_lam(recipe.loss):
+        loss.reduction = "sum"  # type: ignore[assignment]
+    return loss
+
+
 def train(show: Show, *, recipe: Recipe, dataset: Dataset, seed: int, teacher: Path | None) -> dict[str, Any]:
     """Train, and measure on the test auctions the last weights and those with the best validation log loss.
 
@@ -171,7 +179,8 @@ def train(show: Show, *, recipe: Recipe, dataset: Dataset, seed: int, teacher: P
     predictions: dict[str, Tensor] = {}
     with matmul_precision(recipe.precision):
         model = MODELS[recipe.model](list(dataset.cardinalities), **recipe.options, seed=seed).to(device)
-        fitted = recipe.fit(model, ads, valid=dataset.valid, metric=TUNED, seed=seed + 1, show=show)
+        loss = loss_of(recipe)
+        fitted = recipe.fit(model, ads, loss=loss, valid=dataset.valid, metric=TUNED, seed=seed + 1, show=show)
         best = fitted.best[TUNED]
         for name, state in zip(SELECTIONS.values(), (fitted.last, best.state), strict=True):
             model.load_state_dict(state)

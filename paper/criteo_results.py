@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from cyclopts import Parameter
 
 import bidwise
 from bidwise.checks import InputError, check_name, check_positive
@@ -16,7 +18,7 @@ from paper.comparisons import Difference
 from paper.criteo_world import CRITEO_WORLDS
 from paper.dcn import MODELS
 from paper.grids import LAMS
-from paper.synthetic_results import check_wholes
+from paper.synthetic_results import check_wholes, with_preset
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 CHOICES = {
@@ -35,24 +37,16 @@ PAPER_SETTINGS = {  # model -> ads in a batch, epochs; 150,000 steps of DCN are 
     "logistic_regression": (256, 3.0),
 }
 
-#: Everything that the paper and DeepCTR's defaults say; batches, lam = 3 and sigma = 3 are the defaults of any run.
+#: What the paper and DeepCTR's defaults say, if it is not the default of any run: models, both protocols, ten repeats,
+#: batches of 256 and 512, three epochs of DeepFM, a constant rate, float32, lam = 3 and sigma = 3 are.
 AS_PRINTED: dict[str, Any] = {
-    "models": ("deepfm", "dcn"),
     "losses": ("log_loss", "log_weighted", "log_teacher"),
-    "protocol": "both",
-    "repeats": 10,
-    "auction_size": 256,
     "l2": 1e-5,
     "embeddings": "dense",
     "first_order": True,
-    "epochs": None,  # 3 of DeepFM
     "steps": 150_000,  # of DCN
     "sums": True,
-    "schedule": "constant",
-    "batch_size": None,  # 256 and 512
     "lams": (0.1, 1.0, 3.0, 5.0, 10.0),
-    "lam_repeats": None,
-    "precision": "float32",
 }
 
 
@@ -108,14 +102,15 @@ class CriteoConfig:
     lams: tuple[float, ...] = LAMS
     lam_repeats: int | None = None
     precision: str = "float32"
-    ads: int = 0
+    ads: Annotated[int, Parameter(parse=False)] = 0
 
     def __post_init__(self) -> None:
         for argument, names, known in (("models", self.models, tuple(MODELS)), ("losses", self.losses, LOSSES)):
             for name in names:
                 check_name(argument, name, known)
-            if not names:
-                raise InputError(f"must name at least one of {', '.join(known)}, found none", argument=argument)
+        for name in ("models", "losses", "lams"):
+            if not getattr(self, name):
+                raise InputError("must name at least one, found none", argument=name)
         object.__setattr__(self, "models", tuple(dict.fromkeys(self.models)))
         asked = (BASELINE, *self.losses)  # what all others are compared with, and their teacher
         object.__setattr__(self, "losses", tuple(loss for loss in LOSSES if loss in asked))
@@ -130,8 +125,6 @@ class CriteoConfig:
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
             message = f"must be at most {{}}, {self.repeats}, found {self.lam_repeats}"
             raise InputError(message, argument="lam_repeats", others=("repeats",))
-        if not self.lams:
-            raise InputError("must be at least one, found none", argument="lams")
         for name, value in (("every", self.every), ("epochs", self.epochs), *(("lams", lam) for lam in self.lams)):
             if value is not None:
                 check_positive(name, value)
@@ -161,10 +154,17 @@ class CriteoConfig:
             epochs = self.steps / -(-self.ads // batch_size)
         names = ("sigma", "schedule", "every", "l2", "embeddings", "precision")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        options |= {"epochs": epochs, "batch_size": batch_size, "sums": self.sums and has_lam(loss)}
+        options |= {"epochs": epochs, "batch_size": batch_size, "sums": self.sums}
         if model == "dcn" and self.first_order:
             options["options"] = {"first_order": True}
         return Recipe(loss=loss, lam=lam, unit=1.0, teacher=teacher, model=model, **options)
+
+
+def as_printed(config: CriteoConfig) -> CriteoConfig:
+    """The options that were given, and for the others those of :data:`AS_PRINTED` that go with them."""
+    of_dcn = {"steps", "first_order"} if "dcn" not in config.models else {"steps"} if config.epochs else set()
+    printed: CriteoConfig = with_preset(config, {k: x for k, x in AS_PRINTED.items() if k not in of_dcn})
+    return printed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,7 @@ def forest(title: str, gains: Mapping[str, Estimate], label: str) -> Panel:
 
 
 def errors(title: str, means: Mapping[str, tuple[float, float]]) -> Panel:
-    """Means of losses with one standard error to both sides, as the paper draws them."""
+    """Means of losses with one standard error to both sides, as the paper defines them."""
 
     def paint(axes: Axes) -> None:
         for at, (loss, (mean, error)) in enumerate(means.items()):

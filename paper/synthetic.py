@@ -45,15 +45,8 @@ PAPER = (BASELINE, "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "h
 LOSSES = (*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled")
 ABLATION = ("log_weighted", "log_teacher_unweighted")  # between `log` and `log_teacher`: one of their two changes
 LAM = 3.0  # the paper's
-AS_PRINTED: dict[str, Any] = {
-    "reading": "printed",
-    "protocol": "converged",
-    "repeats": 30,
-    "losses": PAPER,
-    "batch_size": 256,
-    "init": "glorot",
-    "sums": True,
-}
+#: 30 repeats, batches of 256 and Glorot's initial weights are the defaults of any run.
+AS_PRINTED: dict[str, Any] = {"reading": "printed", "protocol": "converged", "losses": PAPER, "sums": True}
 BY_TRUTH = "expected_welfare"  # by the true CTR of validation ads
 Fits = dict[str, list[Trained]]  # by loss
 TUNED = {"protocol": "tuned", "patience": 20}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from bidwise.checks import check_seed, check_whole
@@ -22,6 +22,12 @@ def check_wholes(config: Any, **least: int) -> None:
             check_whole(name, getattr(config, name), smallest)
 
 
+def with_preset(config: Any, preset: Mapping[str, Any]) -> Any:
+    """The options with those of a preset in place of defaults."""
+    default = type(config)()
+    return replace(config, **{k: x for k, x in preset.items() if getattr(config, k) == getattr(default, k)})
+
+
 @dataclass(frozen=True, kw_only=True)
 class CellGain(Gain):
     """The gain of a loss in one kind of market, with the epoch (mean over repeats) and lam (of each) selected."""
@@ -36,7 +42,7 @@ class LossResult(CellGain):
     """A loss on the test auctions: means over repeats, and its gain over log loss in shares of the optimal welfare."""
 
     welfare: float
-    difference_to_average: float  # welfare minus the mean of the paper's losses, as the paper draws it
+    difference_to_average: float  # welfare minus the mean of the paper's losses, as the paper defines it
     error_to_average: float
     auc: float
     log_loss: float

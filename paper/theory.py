@@ -222,7 +222,7 @@ def slot_order(instance: Instance, slots: Sequence[float]) -> Sides:
 
     Needs true eCPMs and multipliers without ties: two equal slots can be swapped at no cost.
     """
-    ecpm = instance.ecpm[_order(instance.true_ecpm)]
+    ecpm = instance.ecpm[instance.true_ecpm.argsort(descending=True, stable=True)]
     highest_below = ecpm.flip(0).cummax(0).values.flip(0)[1:]
     in_place = bool((ecpm[:-1] > highest_below)[: len(slots)].all())  # and no tie could show another ad
     ties = tied(instance.true_ecpm) or tied(slot_multipliers(slots))
@@ -237,7 +237,7 @@ def single_slot_reduction(instance: Instance, slots: Sequence[float]) -> Sides:
     where S_0 is all ads and S_k = {i : v_i < v_pi_*(k)}. Needs what Lemma A.1 needs.
     """
     true_ecpm = instance.true_ecpm
-    below = [true_ecpm < true_ecpm[row] for row in _order(true_ecpm)[: len(slots) - 1]]
+    below = [true_ecpm < worth for worth in true_ecpm.sort(descending=True).values[: len(slots) - 1]]
     auctions = [instance, *(instance.among(ads) for ads in below if ads.any())]
     ties = tied(true_ecpm) or tied(slot_multipliers(slots))
     return Sides(_is_best(instance, slots), min(_is_best(each) for each in auctions), "==", ties)
@@ -328,7 +328,7 @@ def surrogate_error(
     cap = bid_cap_of([instance], bid_cap)
     slope = 2 / cap if sigma is None else sigma
     left = abs(instance.loss(surrogate=surrogate, sigma=slope) - instance.loss())
-    return instance.sides(left, max(1.0, slope * cap - 1) * instance.spread / 2, "<=", sigma=slope)
+    return instance.sides(left, max(1.0, slope * cap - 1) * instance.spread / 2, "<=")
 
 
 def covariance_form(instance: Instance, surrogate: str, *, sigma: float = 1.0) -> Sides:
@@ -353,10 +353,9 @@ def click_variance(instance: Instance, *, sigma: float = 1.0) -> Sides:
     chances = torch.where(clicks > 0, p, 1 - p).prod(1)
     losses = torch.stack([pair_sum(instance.ecpm, b * y, sigma=sigma) for y in clicks])
     left = float(chances @ losses.square() - (chances @ losses).square())
-    right = (sigma * ads) ** 2 * float(
-        (b.square() * p * (1 - p) * (instance.ecpm - instance.ecpm.mean()).square()).sum()
-    )
-    return Sides(left, right, "==", scale=float(losses.square().max()))
+    centred, cap = instance.ecpm - instance.ecpm.mean(), float(b.max())
+    right = (sigma * ads) ** 2 * float((b.square() * p * (1 - p) * centred.square()).sum())
+    return Sides(left, right, "==", scale=float(losses.abs().max()) * ads**2 * cap * (1 + sigma * cap))
 
 
 def click_order_agreement(epsilon: float) -> Sides:
@@ -380,9 +379,7 @@ def misleading_pair(epsilon: float) -> Instance:
 
 
 def order_agreement(pair: Instance) -> float:
-    """Pr(1{b_i y_i >= b_j y_j} = 1{b_i p_i >= b_j p_j}) for two ads, summed over the outcomes of their
-    clicks.
-    """
+    """Pr(1{b_i y_i >= b_j y_j} = 1{b_i p_i >= b_j p_j}) for two ads, over the outcomes of their clicks."""
     (b_i, b_j), (p_i, p_j) = pair.bids.tolist(), pair.truth.tolist()
     in_order = b_i * p_i >= b_j * p_j
     chances = [
@@ -391,10 +388,6 @@ def order_agreement(pair: Instance) -> float:
         if (b_i * y_i >= b_j * y_j) == in_order
     ]
     return float(sum(chances))
-
-
-def _order(ecpm: Tensor) -> Tensor:
-    return ecpm.argsort(descending=True, stable=True)
 
 
 def _is_best(instance: Instance, slots: Sequence[float] = (1.0,)) -> float:
@@ -426,8 +419,7 @@ class BoundTerms:
 
     def sides(self, left: float, right: float, sigma: float = 0.0) -> Sides:
         """``left <= right``, of sums over pairs."""
-        scale = self.ads**2 * self.bid_cap * (1 + sigma * self.bid_cap)
-        return Sides(left, right, "<=", scale=scale)
+        return Sides(left, right, "<=", scale=self.ads**2 * self.bid_cap * (1 + sigma * self.bid_cap))
 
     @property
     def pairs(self) -> int:

@@ -15,9 +15,10 @@ from bidwise.run_folder import load, read_result
 from paper import criteo
 from paper.criteo import Measured, file_of, measured, planned, recipes_of, run, selected
 from paper.criteo_device import load_dataset
-from paper.criteo_results import AS_PRINTED, LOSSES, CriteoConfig, CriteoResult
+from paper.criteo_results import AS_PRINTED, LOSSES, CriteoConfig, CriteoResult, as_printed
 from paper.criteo_text import simulate
 from paper.criteo_world import CRITEO_WORLDS
+from paper.dcn import MODELS
 from paper.prepare_criteo import Options, prepare
 
 LAMS = (0.3, 3.0, 30.0, 300.0)
@@ -143,11 +144,31 @@ def test_what_is_printed_is_what_is_trained():
     printed = dcn.loss_function
     assert (printed.options.reduction, printed.options.weighting, printed.lam) == ("sum", 3.0, dcn.lam)
     assert {recipe.lam for recipe, _ in planned(config)} == {None, 0.1, 1.0, 3.0, 5.0, 10.0}
-    assert not recipes["dcn", "log_loss"].sums
-    with pytest.raises(bidwise.InputError, match="steps cannot be combined with epochs"):
-        CriteoConfig(steps=10, epochs=1)
-    with pytest.raises(bidwise.InputError, match="steps is of dcn"):
-        CriteoConfig(steps=10, models=("deepfm",))
+
+
+def test_as_printed_l2_is_as_strong_in_every_loss(store):
+    """Without a rank term the composites are the log loss, whose sum has DeepCTR's L2."""
+    ads = store.ads("train").with_teacher(torch.zeros(3_200))
+    config, trained = as_printed(CriteoConfig(models=("deepfm",), l2=1e-3)), []
+    for loss, lam in (("log_loss", None), ("log_teacher", 3.0)):
+        recipe = config.recipe("deepfm", loss, lam)
+        model = MODELS["deepfm"](list(store.cardinalities), seed=0)
+        trained.append(recipe.fit(model, ads, loss=criteo.loss_of(recipe), seed=1).last["table.weight"])
+    torch.testing.assert_close(*trained, rtol=1e-3, atol=1e-4)
+
+
+def test_given_options_take_the_place_of_printed_ones(monkeypatch):
+    configs = []
+    monkeypatch.setattr("paper.__main__._experiment", lambda run, config, *_: configs.append(config))
+    few, synthetic = "--repeats 1 --models deepfm --protocol converged", "--repeats 2 --losses log"
+    for name, words in (("criteo", few), ("criteo", "--epochs 1"), ("synthetic", synthetic)):
+        assert paper_command(monkeypatch, name, "--as-printed", "--out", "x", *words.split()) == 0
+    deepfm, short, synthetic = configs
+    assert (deepfm.repeats, deepfm.models, deepfm.protocols) == (1, ("deepfm",), ("converged",))
+    assert (deepfm.sums, deepfm.l2, deepfm.steps, deepfm.first_order) == (True, 1e-5, None, False)
+    assert (short.epochs, short.steps, short.first_order) == (1, None, True)
+    assert (synthetic.repeats, synthetic.losses, synthetic.reading) == (2, ("log",), "printed")
+    assert paper_command(monkeypatch, "criteo", *["--ads", "3", "--out", "x"]) == 2  # a run counts them
 
 
 def test_measures_agree_with_the_library(store):
@@ -253,7 +274,9 @@ def test_another_store_or_configuration_is_refused(store, small, tmp_path):
         ({"lam_repeats": 3, "repeats": 2}, "lam_repeats must be at most repeats, 2, found 3"),
         ({"precision": "float16"}, "precision must be one of float32, mixed"),
         ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
-        ({"lams": ()}, "lams must be at least one, found none"),
+        ({"lams": ()}, "lams must name at least one, found none"),
+        ({"steps": 10, "epochs": 1}, "steps cannot be combined with epochs"),
+        ({"steps": 10, "models": ("deepfm",)}, "steps is of dcn"),
         ({"lams": (1.0, -1.0)}, "lams must be finite and above 0"),
     ],
 )

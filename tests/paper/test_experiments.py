@@ -38,6 +38,7 @@ from paper.synthetic_results import (
     RegimesResult,
     SyntheticConfig,
     SyntheticResult,
+    with_preset,
 )
 
 TINY = {"repeats": 2, "epochs": 2, "validation_auctions": 20, "test_auctions": 30, "training_ads": 600}
@@ -295,8 +296,7 @@ def test_one_repeat_has_numbers_and_no_interval(tmp_path):
 
 
 def test_as_printed_it_runs_and_bids_span_twenty_orders_of_magnitude(tmp_path):
-    config = replace(tiny(), **{**synthetic.AS_PRINTED, "repeats": 2})
-    result = run(config, tmp_path / "run")
+    result = run(replace(tiny(repeats=2), **synthetic.AS_PRINTED), tmp_path / "run")
     assert list(result["protocols"]) == ["converged_sums"]
     assert all(found["welfare"] > 0 for p in result["protocols"].values() for found in p["losses"].values())
     edges = result["worlds"]["printed"]["log10_bid"]["edges"]
@@ -413,7 +413,7 @@ def test_weights_of_bids_and_of_pairs_are_what_they_are_called():
     options = {name: bidwise.LOSSES[name].options for name in ("log", *synthetic.ABLATION, "log_teacher")}
     changes = {name: (each.value, each.weighting) for name, each in options.items()}
     assert list(changes.values()) == [("clicks", None), ("clicks", 3.0), ("teacher", None), ("teacher", 3.0)]
-    printed_run = synthetic.checked(replace(tiny(), **synthetic.AS_PRINTED))
+    printed_run = synthetic.checked(with_preset(SyntheticConfig(), synthetic.AS_PRINTED))
     assert (printed_run.reading, printed_run.repeats, printed_run.batch_size) == ("printed", 30, 256)
     assert (printed_run.sums, printed_run.losses) == (True, PAPER)
     assert synthetic.READINGS["as printed"] == {"reading": "printed", "sums": True}

@@ -24,7 +24,7 @@ MUTANTS = [
     ("(instance.welfare(slots), instance.best_welfare(slots)", "(instance.welfare(slots), instance.welfare(slots)"),
     ("(ecpm[:-1] > highest_below)[: len(slots)].all()", "(ecpm[:-1] > highest_below)[:1].all()"),
     ("(ecpm[:-1] > highest_below)", "(ecpm[:-1] >= highest_below)"),
-    ("true_ecpm < true_ecpm[row]", "true_ecpm <= true_ecpm[row]"),
+    ("true_ecpm < worth", "true_ecpm <= worth"),
     ("[: len(slots) - 1]]", "[:0]]"),
     ("gaps.abs() / 2  # R(f)", "gaps.abs() / 4  # R(f)"),
     ("not (excess + excess.T).any()", "not excess.any()"),
@@ -64,6 +64,16 @@ MUTANTS = [
     ("(left, error + terms.slack(sigma), sigma)", "(left, 2 * error + terms.slack(sigma), sigma)"),
     ("by_teacher = [Instance(each.bids, each.known_teacher", "by_teacher = [Instance(each.bids, each.truth"),
     ("math.sqrt(terms.ads * terms.epsilon)", "math.sqrt(terms.epsilon)"),
+    ('sides(instance.loss(surrogate=surrogate, sigma=sigma), right, "=="', 'sides(right, right, "=="'),
+    ("cap = bid_cap_of([instance], bid_cap)\n    left", "cap = bid_cap_of([instance], None)\n    left"),
+    ("    if len(sizes) != 1:", "    if not sizes:"),
+    ("len(self) ** 2 * cap * (1", "1e9 * cap * (1"),
+    ("scale=self.ads**2 *", "scale=1e9 *"),
+    ("scale = max(len(instances[0])", "scale = 1e9 * max(len(instances[0])"),
+    ("scale=float(losses.abs()", "scale=1e9 * float(losses.abs()"),
+    ("scale=float(losses.abs().max()) *", "scale=0.0 *"),
+    ("scale=max(abs(a), abs(b))", "scale=1e9 * max(abs(a), abs(b))"),
+    ('epsilon, "==", scale=1.0)', 'epsilon, "==", scale=1e9)'),
 ]  # fmt: skip
 
 
