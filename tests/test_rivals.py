@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from benchmarks import made_tables, rivals
+from benchmarks import made_tables
 from benchmarks.made_tables import KINDS, make_table
 from benchmarks.rivals import Method, Rows, fitted, target_encoded
 
@@ -72,12 +72,3 @@ def test_a_bag_is_encoded_by_the_mean_rate_of_its_entries_and_their_number():
     asked = pl.DataFrame({"tags": [["t1"], ["t1", "t2"], []], "x": [1.0] * 3, "click": [0, 0, 0]})
     _, encoded = target_encoded(train, [asked], smooth=1e-9, seed=0)
     np.testing.assert_allclose(encoded, [[1, 1, 1], [0.75, 2, 1], [0.5, 0, 1]])
-
-
-def test_logistic_regression_beats_the_base_rate_on_every_new_kind():
-    pytest.importorskip("sklearn")
-    for kind in rivals.NEW:
-        rows = Rows.of(kind, seed=0)
-        ctr, _ = rivals.logistic(rows.known, rows.test, seed=0, c=0.05)
-        truth = rows.test["truth"].to_numpy()
-        assert np.corrcoef(ctr, truth)[0, 1] > 0.3
