@@ -108,6 +108,8 @@ def run_criteo(
         Losses, λs, steps and sums of the paper, L2 and updates of DeepCTR, for options that are not given.
     """
     given = config or CriteoConfig()
+    if given.ads:
+        raise bidwise.InputError("is set by the run; simulate so many with {}", argument="ads", others=["rows"])
     given = criteo_results.as_printed(given) if as_printed else given
     _experiment(partial(criteo.run, data=data, workers=workers), given, out, device)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
-
-from cyclopts import Parameter
+from typing import Any, ClassVar
 
 import bidwise
 from bidwise.checks import InputError, check_name, check_positive
@@ -102,7 +100,7 @@ class CriteoConfig:
     lams: tuple[float, ...] = LAMS
     lam_repeats: int | None = None
     precision: str = "float32"
-    ads: Annotated[int, Parameter(parse=False)] = 0
+    ads: int = 0
 
     def __post_init__(self) -> None:
         for argument, names, known in (("models", self.models, tuple(MODELS)), ("losses", self.losses, LOSSES)):

@@ -117,7 +117,7 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid"]
         ({"click": ["0", "maybe"] * 1200}, REAL, "found 'maybe', which is no number; clicks are 0 or 1"),
         ({}, ["--auction", "bid"], "bidwise: --auction must be a column of its own, not also --bid, found 'bid'"),
         ({}, [*REAL, "--ctr", "bid"], "bidwise: --bid must be a column of its own, not also --ctr, found 'bid'"),
-        ({}, [*REAL, "--auction-size", "5"], "--auction must not be named with --auction-size"),
+        ({}, [*REAL, "--auction-size", "5"], "--auction cannot be combined with --auction-size"),
         ({}, ["--auction-size", "9999"], "--auction-size must be below the number of ads, 2,400, found 9,999"),
         ({}, [*REAL, "--slots", "1,2"], "--slots must be positive and must not rise"),
         ({}, [*REAL, "--slots", "1,x"], "--slots must be numbers such as 1,0.8,0.6, found '1,x'"),

@@ -361,7 +361,7 @@ def test_progress_is_told():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"auction": "auction", "auction_size": 5}, "auction must not be named with auction_size"),
+        ({"auction": "auction", "auction_size": 5}, "auction cannot be combined with auction_size"),
         ({"baseline": "other"}, "baseline must be one of the ctr columns, rough, fine, found 'other'"),
         ({"ctr": []}, "ctr must name at least one column"),
         ({"slots": (1.0, 1.5)}, "slots must be positive and must not rise"),

@@ -439,7 +439,7 @@ def test_the_smallest_lift_that_would_be_seen_is_named():
         ({"auction_size": 0}, "auction_size must be at least 1, found 0"),
         (
             {"pricing": "vcg", "slots": (1.0, 0.5)},
-            "pricing must be gsp or first_price without auction, found vcg of 2 slots; name real auctions",
+            "pricing must be gsp or first_price without auction, found vcg with 2 slots; name real auctions",
         ),
     ],
 )

@@ -183,7 +183,7 @@ def test_weights_of_one_change_nothing_and_their_errors_agree(reserve):
 
 
 def test_no_closed_form_is_refused():
-    with pytest.raises(InputError, match="found vcg of 2 slots"):
+    with pytest.raises(InputError, match="found vcg with 2 slots"):
         pooled_revenue([0.5, 0.4, 0.1], [1, 1, 1], [1.0, 1.0, 1.0], 2, slots=(1.0, 0.5), pricing="vcg")
 
 

@@ -239,7 +239,7 @@ def test_what_options_would_change_of_the_columns_is_refused(first, tmp_path):
     for option, value in (("ignore", ["age"]), ("categorical", ["age"]), ("numeric", ["size"]), ("bins", 4)):
         with pytest.raises(bidwise.InputError, match="cannot be changed with --continue"):
             train(day(1), out=tmp_path / "no", continue_from=first, **{option: value})
-    with pytest.raises(bidwise.InputError, match="weight must be no feature of the run to continue, found 'age'"):
+    with pytest.raises(bidwise.InputError, match="weight must not name a feature of the run to continue, found 'age'"):
         train(day(1), out=tmp_path / "no", continue_from=first, weight="age")
 
 

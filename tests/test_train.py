@@ -230,7 +230,7 @@ def test_sampled_negatives_leave_predictions_on_the_true_scale(tmp_path):
     test = pl.read_parquet(tmp_path / "told" / "test.parquet")
     assert test.group_by("click").agg(pl.col("weight").unique()).sort("click")["weight"].to_list() == [[5.0], [1.0]]
     twice = kept.with_columns(w=pl.when(pl.col("click") == 1).then(1.0).otherwise(5.0))
-    with pytest.raises(bidwise.InputError, match="sampling_rate is corrected for already by column 'w'"):
+    with pytest.raises(bidwise.InputError, match="sampling_rate is already corrected for by column 'w'"):
         train(twice, out=tmp_path / "twice", **ROLES, **told, sampling_rate=0.2, weight="w")
 
 

@@ -104,7 +104,7 @@ def times_of(column: pl.Series, time_format: str | None = None) -> pl.Series:
         raise InputError(f"column {column.name!r} must contain dates with or without a time of day, found {what}")
     if dtype == pl.String:
         if time_format is not None and not DATED.search(time_format):
-            raise InputError(f"must have a year, found {time_format!r}: a time of day is no time", "time_format")
+            raise InputError(f"must have a year, found {time_format!r}: a time of day has no order", "time_format")
         text = spelled(column)
         times = text.cast(pl.Float64, strict=False) if time_format is None else pl.Series([None] * len(text))
         if times.null_count() > text.null_count():

@@ -109,7 +109,7 @@ def _check(asked: EvaluationOptions, models: list[str], base: str) -> None:
         raise InputError("must name at least one column of predictions", argument="ctr")
     Metrics([], [], [], None if size else [0], **asked.rules)
     if asked.auction and size is not None:
-        message = "must not be named with {}: the log has real auctions, or every possible one is measured"
+        message = "cannot be combined with {}: the log has real auctions, or every possible one is measured"
         raise InputError(message, argument="auction", others=["auction_size"])
     if not asked.auction:
         check_whole("auction_size", _SIZES[0] if size is None else size, 2)  # one ad competes with nobody

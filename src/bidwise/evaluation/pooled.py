@@ -425,7 +425,7 @@ def check_closed_form(pricing: str, slots: int) -> None:
     """Raise if there is no closed form for the mean revenue over all auctions; of one slot ``vcg`` is ``gsp``."""
     check_name("pricing", pricing, PRICINGS)
     if pricing == "vcg" and slots > 1:
-        message = f"must be gsp or first_price without {{}}, found vcg of {slots} slots; name real auctions"
+        message = f"must be gsp or first_price without {{}}, found vcg with {slots} slots; name real auctions"
         raise InputError(message, argument="pricing", others=["auction"])
 
 

@@ -97,8 +97,8 @@ class Drift:
 
     def __str__(self) -> str:
         named = ", ".join(f"{name!r} {100 * share:.0f} %" for name, share in self.columns.items())
-        fix = "are units, spelling and the order of columns the same?"
-        return f"has many values that the training did not have, or none: {named}; {fix}"
+        fix = "check units, spelling and the order of columns"
+        return f"has many values that the training did not see, or a column without any: {named}; {fix}"
 
 
 @dataclass(frozen=True)

@@ -392,7 +392,7 @@ class _Rows:
         if rate is not None:
             clicked = self["click"] == 1
             if weights is not None and np.isclose(weights[~clicked].mean(), weights[clicked].mean() / rate, rtol=0.02):
-                words = f"is corrected for already by column {self.data.weight!r}; remove one of the two"
+                words = f"is already corrected for by column {self.data.weight!r}; remove one of the two"
                 raise InputError(words, argument="sampling_rate")
             weights = np.where(clicked, 1.0, 1 / rate) * (1.0 if weights is None else weights)
         if weights is not None:

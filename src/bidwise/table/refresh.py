@@ -111,7 +111,7 @@ class Previous:
         known, features = resolved(self.sections()).data, self.model.encoder.names
         for role, column in data.roles:
             if column in features:
-                raise InputError(f"must be no feature of the run to continue, found {column!r}", argument=role)
+                raise InputError(f"must not name a feature of the run to continue, found {column!r}", argument=role)
         for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins"):
             if getattr(data, option) != getattr(known, option):
                 fix = "columns keep their types"
