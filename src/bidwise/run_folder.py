@@ -136,8 +136,9 @@ def write_checksums(folder: Path, names: Sequence[str]) -> None:
 def check_files(folder: Path, names: Sequence[str]) -> None:
     """Raise unless these files of a run folder are the ones its run wrote, byte for byte."""
     if not (folder / CHECKSUMS).is_file():
-        words = f"must be the folder of a finished run of bidwise train, found no {CHECKSUMS} in {folder}"
-        raise InputError(f"{words}; train again, or restore the file from a copy", "run")
+        found = f"no {CHECKSUMS} in {folder}" if folder.is_dir() else f"no folder {folder}"
+        words = f"must be the folder of a finished run of bidwise train, found {found}"
+        raise InputError(f"{words}; train again, or restore it from a copy", "run")
     recorded = read_object(folder / CHECKSUMS)
     for path in (folder / name for name in names):
         here, there = checksum(path) if path.is_file() else None, recorded.get(path.name)
