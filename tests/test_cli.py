@@ -147,7 +147,7 @@ def test_bad_input_of_evaluate_is_one_line_and_leaves_nothing(tmp_path, monkeypa
         (["train", "a.csv", "--epochs=5"], "Unknown option: --epochs; see bidwise train --help; settings without an "),
         (
             ["predict", "none", "ads.parquet"],
-            "RUN must be the folder of a finished run of bidwise train, found no ch",
+            "RUN must be the folder of a finished run of bidwise train, found no f",
         ),
         (
             ["predict", "ads.parquet", "ads.parquet"],
