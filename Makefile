@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
-RESULTS := docs/results/plotted docs/results/readings docs/results/misspecified docs/results/misspecified_rare docs/results/regimes \
+RESULTS := docs/results/plotted docs/results/readings docs/results/misspecified docs/results/misspecified_rare docs/results/regimes docs/results/regimes_lam300 \
 	docs/results/recipes docs/results/criteo_10m_deepfm docs/results/criteo_10m_converged docs/results/criteo_full
 
 demo: $(INSTALLED)
