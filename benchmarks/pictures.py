@@ -44,8 +44,10 @@ def rivals() -> Figure:
     rows = compared(read("rivals"))
     names = [name for name in METHODS if any(row["method"] == name for row in rows)]
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    figure = Figure(figsize=(8, 0.9 + 0.28 * len(names)), layout="constrained")
-    for axes, kind in zip(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0], kinds, strict=True):
+    lines = -(-len(kinds) // 5)
+    figure = Figure(figsize=(8, 0.4 + lines * (0.7 + 0.28 * len(names))), layout="constrained")
+    panels = figure.subplots(lines, -(-len(kinds) // lines), sharey=True, squeeze=False).ravel()
+    for axes, kind in zip(panels, kinds, strict=False):
         here = {name: [float(r["welfare"]) for r in rows if (r["kind"], r["method"]) == (kind, name)] for name in names}
         for place, (name, welfare) in enumerate(reversed(here.items())):
             colour = COLOURS[1] if name == "bidwise" else COLOURS[0]
@@ -54,7 +56,9 @@ def rivals() -> Figure:
                 axes.plot(statistics.mean(welfare), place, "|", color=colour, markersize=13, markeredgewidth=2.5)
         axes.set_yticks(range(len(here)), [METHODS[name].title.replace("`", "") for name in reversed(here)])
         axes.set_title(kind)
-        axes.locator_params(axis="x", nbins=2)
+        axes.locator_params(axis="x", nbins=3)
+    for axes in panels[len(kinds) :]:
+        axes.remove()
     figure.supxlabel("welfare, % of the optimum: mean (bar) and tables (dots)", fontsize=9)
     return figure
 
