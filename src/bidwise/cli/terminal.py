@@ -106,7 +106,8 @@ def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
     """An error in one line that names arguments as typed: ``--auction-size``, TABLE."""
     chain, apps, _ = app.parse_commands(words)
     arguments = apps[-1].assemble_argument_collection() if chain else ()
-    options = {(each.keys or (each.field_info.name,))[-1]: each.name for each in arguments if each.name != "*"}
+    given = {each.name: next((name for name in each.names if name in words), each.name) for each in arguments}
+    options = {(each.keys or (each.field_info.name,))[-1]: given[each.name] for each in arguments if each.name != "*"}
     usage = f"see {' '.join((app.name[0], *chain))} --help"
     if isinstance(error, MissingArgumentError | UnknownOptionError):  # a wrong name is often why another is missing
         typed = [word.partition("=")[0] for word in words if word.startswith("--")]
