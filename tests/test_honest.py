@@ -73,14 +73,8 @@ def test_training_on_shuffled_clicks_learns_nothing_and_says_so(tmp_path, seed):
     table = {"site": random.integers(0, 20, 6_000).astype(str), "age": random.random(6_000), "bid": np.ones(6_000)}
     rates = 0.1 + 0.03 * table["site"].astype(int)
     clicks = (random.random(6_000) < rates).astype(int)
-    options = {
-        "bid": "bid",
-        "click": "click",
-        "model": "logistic_regression",
-        "budget_seconds": 0.0,
-        "epochs": 2,
-        "seed": seed,
-    }
+    options = {"bid": "bid", "click": "click", "budget_seconds": 0.0, "epochs": 2, "seed": seed}
+    options["model"] = "logistic_regression"
     areas = {}
     for name, column in (("true", clicks), ("shuffled", random.permutation(clicks))):
         result = train(table | {"click": column}, out=tmp_path / name, recipe="auto", **options)
@@ -88,7 +82,8 @@ def test_training_on_shuffled_clicks_learns_nothing_and_says_so(tmp_path, seed):
         areas[name] = tested.auc
         if name == "shuffled":
             assert result.chosen == "log_loss"
-            assert not any(each.outcome.clear for each in result.evaluation.comparisons if each.metric == "welfare")
+            clear = [each.outcome.clear for each in result.evaluation.comparisons if each.metric == "welfare"]
+            assert at_most(sum(clear), len(clear), 0.05)
             assert tested.normalised_entropy > 0.99
             assert result.table.leaks == {}
     spread = 1 / math.sqrt(12 * 600 * 0.4 * 0.6)  # of the AUC of 600 test ads without any order
