@@ -372,7 +372,7 @@ def rivals(rows: list[dict[str, str]]) -> str:
         "that is missing was not measured. CPU seconds",
         f"include encoding and tuning. {', '.join(packages)}.",
         "*boxes*: 20 numbers; 30 effects, each where one to four of them are above or below a bound. *tastes*:",
-        "products of hidden vectors of readers and articles. *idle*: 32 columns, of which 24 have no",
+        "products of hidden vectors of readers and articles. *idle*: 32 columns, 24 of them without",
         "effect, and fewer rows.",
         f"`bidwise train` was developed with tables of the kinds *{'*, *'.join(CHOSEN_ON)}* in view, of other",
         f"seeds; the kinds *{'*, *'.join(NEW)}* were drawn when all settings had been chosen, and measured once.",

@@ -30,7 +30,7 @@ from paper.criteo_world import COUNTS, CRITEO_WORLDS, FIELDS, CriteoWorld, Sampl
 
 CHUNK = 2**20  # ads that are drawn together, from the seed and the number of the chunk: half a GB
 LEAST = -2  # no column has a smaller integer
-CHECKED = 2**16  # test ads in the checksum that tells two tables apart
+CHECKED = 2**16  # test ads in the checksum of a table
 MIN_COUNT = 10  # categories seen less often in the training ads are rare; integers are not thinned out
 
 

@@ -159,7 +159,7 @@ class CriteoConfig:
 
 
 def as_printed(config: CriteoConfig) -> CriteoConfig:
-    """The options that were given, and for the others those of :data:`AS_PRINTED` that go with them."""
+    """The given options, completed by :data:`AS_PRINTED` where it goes with them."""
     of_dcn = {"steps", "first_order"} if "dcn" not in config.models else {"steps"} if config.epochs else set()
     printed: CriteoConfig = with_preset(config, {k: x for k, x in AS_PRINTED.items() if k not in of_dcn})
     return printed

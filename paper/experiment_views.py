@@ -178,7 +178,7 @@ def _synthetic_comparison(result: SyntheticResult, name: str) -> Comparison:
         ("Welfare", "Bid × true CTR of the ad shown.", lambda loss: number(loss.welfare, 4)),
     ]
     if math.isfinite(base.error_to_average):
-        meaning = "Welfare − that of the paper’s six losses, ± standard error, as the paper defines it."
+        meaning = "Welfare − mean of the paper’s six losses, ± standard error, as the paper defines it."
         columns.append(("To average", meaning, lambda x: plus_minus(x.difference_to_average, x.error_to_average)))
     columns += CHOSEN if name == "tuned" else []
     gains = {loss: found for loss, found in losses.items() if loss != BASELINE}

@@ -23,7 +23,7 @@ def check_wholes(config: Any, **least: int) -> None:
 
 
 def with_preset(config: Any, preset: Mapping[str, Any]) -> Any:
-    """The options with those of a preset in place of defaults."""
+    """The options, with a preset in place of defaults."""
     default = type(config)()
     return replace(config, **{k: x for k, x in preset.items() if getattr(config, k) == getattr(default, k)})
 

@@ -147,7 +147,7 @@ def test_what_is_printed_is_what_is_trained():
 
 
 def test_as_printed_l2_is_as_strong_in_every_loss(store):
-    """Without a rank term the composites are the log loss, whose sum has DeepCTR's L2."""
+    """Without a rank term the composites are the log loss, and its sum has DeepCTR's L2."""
     ads = store.ads("train").with_teacher(torch.zeros(3_200))
     config, trained = as_printed(CriteoConfig(models=("deepfm",), l2=1e-3)), []
     for loss, lam in (("log_loss", None), ("log_teacher", 3.0)):

@@ -155,7 +155,7 @@ def _served(result: TrainResult) -> Iterator[str]:
         yield f"The tested model is served, {calibration}."
     else:
         yield f"The same recipe, trained again on all {result.refit:,} ads, is served, {calibration}."
-        yield "The test results are those of the model before that; the served one has not been tested."
+        yield "The test measured the model before that; the served one has not been tested."
 
 
 def _next(result: TrainResult) -> str:
@@ -180,9 +180,9 @@ def _next(result: TrainResult) -> str:
 def setting_words(recipe: Recipe) -> str:
     """The settings of a model: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
     options = [f"{name} {setting(value)}" for name, value in recipe.options.items()]
-    penalty = f"l2 {ROUGHLY:g} / ads" if recipe.l2 is None else f"l2 {recipe.l2:g}"
+    found = "a penalty for each column" if recipe.solved else f"l2 {ROUGHLY:g} / ads"
+    penalty = found if recipe.l2 is None else f"l2 {recipe.l2:g}"
     if recipe.solved:
-        penalty = "a penalty for each column" if recipe.l2 is None else penalty
         return ", ".join([recipe.model, *options, penalty, "solved by L-BFGS"])
     numbers = [penalty, counted(recipe.epochs, "epoch"), recipe.schedule, f"batch {recipe.batch_size}"]
     beside = ["next to the solved regression"] if recipe.beside else []

@@ -17,7 +17,7 @@ from bidwise.checks import InputError
 from bidwise.data.columns import KINDS, Categorical, Column, Encoder, Numeric
 from bidwise.evaluation.auc import auc
 from bidwise.models.embeddings import shares
-from bidwise.values import FIRST, MISSING
+from bidwise.values import FIRST, MISSING, RARE
 
 LEAK = 0.95  # AUC of a single column that no honest column reaches
 TELLS = 0.99  # AUC of a single column that cannot but come from the click itself
@@ -118,7 +118,7 @@ def _telling(column: Categorical | Numeric, counts: NDArray[np.float64]) -> Tell
 def _called(column: Categorical | Numeric, value: int) -> str:
     """The value of an id, for errors."""
     if value < FIRST or value == column.field.values:
-        return f"{column.name!r} {'missing' if value == MISSING else 'rare' if value < FIRST else 'filled in'}"
+        return f"{column.name!r} {({MISSING: 'missing', RARE: 'rare'}).get(value, 'filled in')}"
     if isinstance(column, Categorical):
         return f"{column.name} = {column.vocabulary[value - FIRST]!r}"
     ends = [-math.inf, *column.edges, math.inf]

@@ -149,8 +149,8 @@ class Model:
 
 
 def logits_in_blocks(network: nn.Module, features: torch.Tensor) -> torch.Tensor:
-    """Logits of rows of ids, a block of the same height at a time, the last one filled up with rows of ids 0: those of
-    a row do not depend on the others."""
+    """Logits of rows of ids in blocks of the same height, the last one filled up with ids 0, so that a row's logit does
+    not depend on other rows."""
     device = next(network.parameters()).device
 
     def logits(part: torch.Tensor) -> torch.Tensor:
